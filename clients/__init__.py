@@ -1,0 +1,1 @@
+"""Where the client halves of algorithms run: engines, and the fleets of actors around them."""

@@ -1,0 +1,51 @@
+"""The fleet without Ray, and what every fleet shares."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.engine import LoopEngine
+from raysim.fleet import Memory
+from raysim.phase import Block, Order, Partial
+from raysim.point import Point
+
+# Rows of one evaluation task; a multiple of the engine's chunk, so that no number depends on how many actors share them.
+SPAN_ROWS = 2_000
+
+def spans(rows: int) -> list[tuple[int, int]]:
+    """An evaluation split cut into tasks (start, stop)."""
+    return [(i, min(i + SPAN_ROWS, rows)) for i in range(0, rows, SPAN_ROWS)]
+
+
+@contextlib.contextmanager
+def torch_threads(n: int) -> Iterator[None]:
+    """Run with n torch threads: the last bit of a large sum depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class InProcessFleet:
+    """All clients in this process, without Ray: for debugging and for tests. Memory handles are the memories themselves."""
+
+    engine: LoopEngine
+    threads: int = 1
+
+    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
+        for block in blocks:
+            with torch_threads(self.threads):
+                partial, kept = self.engine.run(order, block, memory)
+            yield partial, dict(zip(block.clients_C.tolist(), kept, strict=True)) if order.phase.remembers else {}
+
+    def outputs(self, z: Point, split: str) -> NDArray[np.float64]:
+        rows = len(getattr(self.engine.shards, split).labels)
+        with torch_threads(self.threads):
+            return np.concatenate([self.engine.outputs(z, split, *span) for span in spans(rows)])

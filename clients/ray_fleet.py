@@ -1,0 +1,139 @@
+"""The fleet of Ray actors: a pool, or actors that each host clients of their own."""
+
+import functools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from ray.exceptions import RayTaskError
+
+from clients.engine import LoopEngine
+from clients.fleet import spans
+from clients.placement import ClientsConfig, Placement
+from raysim.errors import RaysimError
+from raysim.fleet import Memory
+from raysim.phase import Block, Order, Partial
+from raysim.point import Point
+
+# Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
+IN_FLIGHT = 2
+
+
+@ray.remote
+class ClientActor:
+    """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped."""
+
+    def __init__(self, engine: LoopEngine, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._engine = engine
+
+    def ready(self) -> None:
+        """Returns once the actor stands."""
+
+    def run(self, order: Order, block: Block, *memories: Any) -> Any:
+        """The block's Partial, followed by each client's memory where the phase remembers."""
+        given = dict(zip(block.clients_C.tolist(), memories, strict=True)) if memories else {}
+        partial, kept = self._engine.run(order, block, given)
+        return (partial, *kept) if order.phase.remembers else partial
+
+    def outputs(self, z: Point, split: str, start: int, stop: int) -> NDArray[np.float64]:
+        return self._engine.outputs(z, split, start, stop)
+
+
+def original(error: RayTaskError) -> BaseException:
+    """The exception that was raised in the remote task, if it is one of ours; else Ray's own account of it."""
+    cause = error.cause
+    return cause if isinstance(cause, RaysimError) else error
+
+
+@dataclass(frozen=True)
+class RayFleet:
+    """Handles of the client actors. It can be handed to another actor.
+
+    Attributes:
+        actors: all of them.
+        per_actor: with a number, client i runs on actor i // per_actor and on no other.
+        rows: of each evaluation split.
+    """
+
+    actors: Sequence[Any]
+    per_actor: int | None
+    rows: Mapping[str, int]
+
+    @classmethod
+    def start(cls, engine: LoopEngine, config: ClientsConfig, placement: Placement) -> "RayFleet":
+        """Starts the actors and waits until they stand."""
+        shared = ray.put(engine)
+        actor = ClientActor.options(num_cpus=config.num_cpus, num_gpus=config.num_gpus)  # type: ignore[attr-defined]
+        actors = [actor.remote(shared, config.threads) for _ in range(placement.actors)]
+        ray.get([a.ready.remote() for a in actors])
+        rows = {split: len(getattr(engine.shards, split).labels) for split in ("train", "test")}
+        return cls(actors, placement.per_actor, rows)
+
+    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
+        shared = ray.put(order)
+        returns = order.phase.remembers
+
+        def call(actor: Any, block: Block) -> list[Any]:
+            clients = block.clients_C.tolist()
+            memories = [memory.get(client) for client in clients] if returns else []
+            refs = actor.run.options(num_returns=1 + len(memories)).remote(shared, block, *memories)
+            return refs if isinstance(refs, list) else [refs]
+
+        if self.per_actor is None:
+            parts = self._pool([functools.partial(call, block=block) for block in blocks])
+            groups: Iterator[list[list[Any]]] = ([part] for part in parts)
+        else:
+            groups = self._hosted(call, blocks, self.per_actor)
+        for block, group in zip(blocks, groups, strict=True):
+            partials, *_ = zip(*group, strict=True)
+            handles = [handle for part in group for handle in part[1:]]
+            kept = dict(zip(block.clients_C.tolist(), handles, strict=True)) if returns else {}
+            yield functools.reduce(operator.add, map(_get, partials)), kept
+
+    def outputs(self, z: Point, split: str) -> NDArray[np.float64]:
+        shared = ray.put(z)
+        calls = [
+            lambda actor, span=span: [actor.outputs.remote(shared, split, *span)] for span in spans(self.rows[split])
+        ]
+        return np.concatenate([_get(ref) for (ref,) in self._pool(calls)])
+
+    def _hosted(self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> Iterator[list[list[Any]]]:
+        """Each block's refs client by client; everything is submitted at once and queues at its actor."""
+        submitted = [
+            [call(self.actors[int(one.clients_C[0]) // per_actor], one) for one in block.one_by_one()] for block in blocks
+        ]
+        yield from submitted
+
+    def _pool(self, calls: Sequence[Callable[[Any], list[Any]]]) -> Iterator[list[Any]]:
+        """Gives each call to the next free actor; yields their refs in the order of `calls`, each once it is done."""
+        free = deque([actor for _ in range(IN_FLIGHT) for actor in self.actors])
+        waiting = deque(enumerate(calls))
+        running: dict[Any, tuple[int, Any]] = {}
+        done: dict[int, list[Any]] = {}
+        refs: dict[int, list[Any]] = {}
+        for turn in range(len(calls)):
+            while turn not in done:
+                while free and waiting:
+                    i, make = waiting.popleft()
+                    actor = free.popleft()
+                    refs[i] = make(actor)
+                    running[refs[i][0]] = (i, actor)
+                (ready,), _ = ray.wait(list(running), num_returns=1)
+                i, actor = running.pop(ready)
+                free.append(actor)
+                done[i] = refs.pop(i)
+            yield done.pop(turn)
+
+
+def _get(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except RayTaskError as error:
+        raise original(error) from None

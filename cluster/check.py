@@ -1,0 +1,38 @@
+"""`raysim check`: what an experiment would do, before it does it."""
+
+import numpy as np
+from rich.console import Console
+
+from clients.placement import place
+from cluster import connect, yaml12
+from cluster.experiment import Experiment
+from cluster.progress import size
+
+
+def show(experiment: Experiment, console: Console) -> None:
+    """Prints the resolved configuration and the plan. Raises what a run would raise before its first round."""
+    shards, config = experiment.shards, experiment.config
+    console.print(yaml12.dump(experiment.resolved).rstrip())
+    rows = shards.rows_N
+    console.print(
+        f"\nclients      {shards.n_clients}: {rows.min()} / {int(np.median(rows))} / {rows.max()} rows "
+        f"(min / median / max), {int((rows == 0).sum())} empty, {shards.single_class_clients()} with a single class"
+    )
+    console.print(f"rows         {len(shards.train.labels)} train, {len(shards.test.labels)} test")
+    z = experiment.problem.init(config.seed)
+    console.print(f"floats       |x| = {z.x.numel():,}, |y| = {z.y.numel():,}")
+    traffic = experiment.traffic()
+    for part in traffic:
+        console.print(
+            f"phase        {part.phase}: {part.clients} clients, {size(part.bytes_down)} down, {size(part.bytes_up)} up"
+        )
+    down, up = sum(p.bytes_down for p in traffic), sum(p.bytes_up for p in traffic)
+    console.print(f"a round      {size(down)} down, {size(up)} up")
+    console.print(f"all {config.rounds} rounds  {size(down * config.rounds)} down, {size(up * config.rounds)} up")
+    if config.clients.fleet == "ray" and not config.ray.address:
+        has = connect.machine()
+        placement = place(config.clients, shards.n_clients, experiment.largest_cohort, has)
+        console.print(
+            f"actors       {placement.actors}, hosting {placement.per_actor or 'any'} clients each: "
+            f"{size(placement.memory_bytes)} of memory wanted, {size(has.memory_bytes)} available"
+        )

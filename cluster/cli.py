@@ -1,0 +1,127 @@
+"""The console script `raysim`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cluster import check as checks
+from cluster import plots
+from cluster.config import load_config
+from cluster.experiment import Experiment
+from cluster.progress import Watcher
+from cluster.run import run as run_experiment
+from raysim.algorithms import ALGORITHMS
+from raysim.data import PARTITIONERS, SOURCES
+from raysim.errors import RaysimError
+from raysim.models import MODELS
+from raysim.problems import PROBLEMS
+from server.rounds import Progress
+
+app = typer.Typer(
+    help="Simulate cross-device federated min-max learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False, soft_wrap=True)
+
+Path_ = Annotated[Path, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("-o", "--override", help="key.sub=value in place of the file's; repeatable.")
+]
+
+
+@app.command()
+def run(config: Path_, override: Overrides = None) -> None:
+    """Run an experiment and print where its results lie."""
+    settings = load_config(config, override or [])
+    show = _Show()
+    try:
+        with show:
+            result = run_experiment(settings, watch=show.report, started=show.started)
+    except KeyboardInterrupt:
+        if show.folder:
+            console.print(f"stopped; the tables of the last evaluation are in {show.folder}")
+        raise
+    for split in settings.evaluate.splits:
+        value = result.final(split=split) if _has(result.metrics["split"].to_pylist(), split) else None
+        if value is not None:
+            console.print(f"final {split} {result.headline}: {value:.4f}")
+    console.print(f"results in {result.folder}")
+    for path in sorted(result.folder.rglob("*")):
+        if path.is_file():
+            console.print(f"  {path.relative_to(result.folder)}")
+
+
+@app.command()
+def check(config: Path_, override: Overrides = None) -> None:
+    """Validate an experiment and print what it would do, without running it."""
+    checks.show(Experiment.build(load_config(config, override or [])), console)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the algorithms, problems, models, data sets and partitioners there are."""
+    for registry in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS):
+        table = Table(title=registry.kind, title_justify="left", title_style="bold", show_header=False, box=None)
+        for name, line in registry.lines():
+            table.add_row(f"  {name}", line)
+        console.print(table)
+    console.print("One of your own is named package.module:Class.")
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; those with the same name are drawn as one band.")],
+    out: Annotated[Path, typer.Option(help="The PNG to write.")],
+    metric: Annotated[str, typer.Option(help="A metric of the runs.")] = "auc",
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+) -> None:
+    """Draw several finished runs in one figure."""
+    plots.compare(runs, metric, split, out)
+    console.print(f"wrote {out}")
+
+
+class _Show:
+    """The bar appears once the run's folder and headline metric are known."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._watcher: Watcher | None = None
+
+    def __enter__(self) -> "_Show":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._watcher:
+            self._watcher.__exit__(None, None, None)
+
+    def started(self, experiment: Experiment, folder: Path) -> None:
+        self.folder = folder
+        console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
+        self._watcher = Watcher(console, experiment.problem.headline)
+        self._watcher.__enter__()
+
+    def report(self, progress: Progress) -> None:
+        assert self._watcher
+        self._watcher(progress)
+
+
+def _has(values: Sequence[str], value: str) -> bool:
+    return value in values
+
+
+def main() -> None:
+    """Runs the command; an error of the user's is one line and exit status 2, Ctrl-C is status 130."""
+    try:
+        app(standalone_mode=False)
+    except RaysimError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)

@@ -1,0 +1,133 @@
+"""The configuration of an experiment: one YAML file, read into typed models. Every key is a field of one of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from clients.placement import ClientsConfig, Count
+from cluster import yaml12
+from raysim.errors import ConfigError
+from raysim.registry import STRICT, validated
+
+
+class Choice(BaseModel):
+    """A named thing and its settings: `name` is a registered one or ``package.module:Name``."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class EvaluateConfig(BaseModel):
+    """Section `evaluate`.
+
+    Attributes:
+        every: rounds between evaluations; there is one before the first round and one after the last as well.
+        splits: `train` is the pool of all clients' rows, `test` the held-out rows.
+    """
+
+    model_config = STRICT
+
+    every: Count = 10
+    splits: Annotated[tuple[Literal["train", "test"], ...], Field(min_length=1)] = ("train", "test")
+
+
+class RayConfig(BaseModel):
+    """Section `ray`.
+
+    Attributes:
+        address: of a running cluster ("auto" finds the one on this machine). Without it RAY_ADDRESS counts, as under
+            `ray job submit`; without that, Ray is started here for this run.
+    """
+
+    model_config = STRICT
+
+    address: str | None = None
+
+
+class OutputConfig(BaseModel):
+    """Section `output`.
+
+    Attributes:
+        folder: where run folders are made.
+        cache: where shard files are kept; None is the user's cache folder, or RAYSIM_CACHE.
+    """
+
+    model_config = STRICT
+
+    folder: str = "runs"
+    cache: str | None = None
+
+
+class Config(BaseModel):
+    """A whole experiment.
+
+    Attributes:
+        name: of the run folder.
+        seed: of everything: data split, partition, initial point, cohorts, minibatches.
+        rounds: T.
+        precision: of models, gradients and messages.
+        data, partition, problem, model, algorithm: what is run; `raysim list` shows the names.
+    """
+
+    model_config = STRICT
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    rounds: Count
+    precision: Literal["float32", "float64"] = "float32"
+    data: Choice
+    partition: Choice
+    problem: Choice
+    model: Choice | None = None
+    algorithm: Choice
+    evaluate: EvaluateConfig = EvaluateConfig()
+    clients: ClientsConfig = ClientsConfig()
+    ray: RayConfig = RayConfig()
+    output: OutputConfig = OutputConfig()
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads a configuration file.
+
+    Args:
+        path: of the YAML file.
+        overrides: each ``key.sub=value``, the value in YAML; a mapping replaces a whole section.
+
+    Raises:
+        ConfigError: naming the key, and the nearest known one where it is unknown.
+    """
+    try:
+        tree = yaml12.parse(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(str(path), "must be a mapping of keys to values")
+    for override in overrides:
+        _override(tree, override)
+    config: Config = validated(Config, tree, key="", owner="configuration")
+    return config
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"-o {override}", "is not of the form key.sub=value")
+    *sections, last = path.split(".")
+    for depth, section in enumerate(sections):
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"-o {override}", f"{'.'.join(sections[: depth + 1])} is no section")
+    try:
+        tree[last] = yaml12.parse(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"-o {override}", f"the value is not valid YAML: {' '.join(str(error).split())}") from None

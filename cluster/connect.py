@@ -1,0 +1,48 @@
+"""Ray: found or started, and what it has."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import ray
+
+from clients.placement import Resources
+
+
+def machine() -> Resources:
+    """What this machine has free for actors, without Ray: a container's own memory limit counts. GPUs are Ray's to find."""
+    free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        free = min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    return Resources(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 0, free)
+
+
+@contextlib.contextmanager
+def session(address: str | None) -> Iterator[Resources]:
+    """A connection to Ray for as long as the context lasts, and what the cluster has for us.
+
+    An existing connection of this process is used and left as it is. A cluster started here is stopped on the way out;
+    one that was joined is not. To a running cluster nothing is passed that only its starter may set.
+    """
+    if ray.is_initialized():
+        yield _cluster()
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    # Ray's own notice about GPUs on machines that have none, and its usage reports, are not this run's business.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    started_here = {"include_dashboard": False} if address == "local" else {}
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
+    try:
+        yield _cluster()
+    finally:
+        ray.shutdown()
+
+
+def _cluster() -> Resources:
+    has = ray.cluster_resources()
+    return Resources(has.get("CPU", 0.0), has.get("GPU", 0.0), int(has.get("memory", 0)))

@@ -1,0 +1,108 @@
+"""One experiment from configuration to plots."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import torch
+from ray.exceptions import RayTaskError
+from torch import Tensor
+
+from clients.fleet import InProcessFleet
+from clients.placement import Placement, place
+from clients.ray_fleet import RayFleet, original
+from cluster import connect, folder, plots
+from cluster.config import Config
+from cluster.experiment import Experiment
+from server.actor import ServerActor
+from server.rounds import Progress, Server
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        folder: everything it wrote.
+        headline: its problem's main metric.
+    """
+
+    folder: Path
+    headline: str
+
+    @property
+    def metrics(self) -> pa.Table:
+        """A row per evaluation, split and metric; columns as in server.ledger.METRICS."""
+        return pq.read_table(self.folder / "metrics.parquet")
+
+    @property
+    def rounds(self) -> pa.Table:
+        """A row per phase; columns as in server.ledger.ROUNDS."""
+        return pq.read_table(self.folder / "rounds.parquet")
+
+    @property
+    def model(self) -> dict[str, Tensor]:
+        """The final point by part: network parameters under their own names, then the dual and other variables."""
+        parts: dict[str, Tensor] = torch.load(self.folder / "model.pt", weights_only=True)
+        return parts
+
+    def final(self, metric: str | None = None, split: str = "test") -> float | None:
+        """The last value of a metric (the headline, if none is named); None where it is undefined."""
+        rows = [r for r in self.metrics.to_pylist() if r["metric"] == (metric or self.headline) and r["split"] == split]
+        if not rows:
+            raise KeyError(f"no metric {metric or self.headline!r} on split {split!r}")
+        value: float | None = rows[-1]["value"]
+        return value
+
+
+Watch = Callable[[Progress], None]
+
+
+def run(config: Config, watch: Watch | None = None, started: Callable[[Experiment, Path], None] | None = None) -> Result:
+    """Runs an experiment.
+
+    Args:
+        config: from load_config, or made in Python.
+        watch: called before the first round and after each.
+        started: called once, with what is about to run and its folder.
+
+    Raises:
+        ConfigError, DataError, PlacementError: before any round.
+        ClientError: with the client, round, phase and traceback of a fault in client code.
+    """
+    experiment = Experiment.build(config)
+    with contextlib.ExitStack() as stack:
+        if config.clients.fleet == "ray":
+            has = stack.enter_context(connect.session(config.ray.address))
+            placement = place(config.clients, experiment.shards.n_clients, experiment.largest_cohort, has)
+            where = folder.make(config.output.folder, config.name, experiment.resolved)
+            progress = _over_ray(experiment, placement, where)
+        else:
+            where = folder.make(config.output.folder, config.name, experiment.resolved)
+            fleet = InProcessFleet(experiment.engine(), config.clients.threads)
+            progress = Server(experiment.job(where), fleet).run()
+        if started:
+            started(experiment, where)
+        for report in progress:
+            if watch:
+                watch(report)
+    plots.draw(where, experiment.problem.headline)
+    return Result(where, experiment.problem.headline)
+
+
+def _over_ray(experiment: Experiment, placement: Placement, where: Path) -> Iterator[Progress]:
+    fleet = RayFleet.start(experiment.engine(), experiment.config.clients, placement)
+    server = ServerActor.remote(experiment.job(where), fleet)  # type: ignore[attr-defined]
+    try:
+        for ref in server.run.options(num_returns="streaming").remote():
+            yield ray.get(ref)
+    except RayTaskError as error:
+        raise original(error) from None
+    finally:
+        # In a connection that outlives this run the actors would too.
+        for actor in (server, *fleet.actors):
+            ray.kill(actor)

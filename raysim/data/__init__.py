@@ -1,0 +1,61 @@
+"""Data sets, how they are dealt to clients, and the mapped files that hold the result."""
+
+from raysim.data.files import LibSVM, Parquet
+from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew
+from raysim.data.quadratic import Quadratic, unpack_quadratic
+from raysim.data.shards import Part, Shards, Split, build
+from raysim.data.standard import CIFAR10, MNIST, Digits, FashionMNIST
+from raysim.data.table import Source, Splits, Table
+from raysim.registry import Registry
+
+SOURCES = Registry(
+    "data",
+    {
+        "digits": Digits,
+        "mnist": MNIST,
+        "fashion_mnist": FashionMNIST,
+        "cifar10": CIFAR10,
+        "parquet": Parquet,
+        "libsvm": LibSVM,
+        "quadratic": Quadratic,
+    },
+)
+
+PARTITIONERS = Registry(
+    "partition",
+    {
+        "by_label": ByLabel,
+        "iid": IID,
+        "classes_per_client": ClassesPerClient,
+        "dirichlet": Dirichlet,
+        "quantity_skew": QuantitySkew,
+        "natural": Natural,
+    },
+)
+
+__all__ = [
+    "CIFAR10",
+    "IID",
+    "MNIST",
+    "PARTITIONERS",
+    "SOURCES",
+    "ByLabel",
+    "ClassesPerClient",
+    "Digits",
+    "Dirichlet",
+    "FashionMNIST",
+    "LibSVM",
+    "Natural",
+    "Parquet",
+    "Part",
+    "Partitioner",
+    "Quadratic",
+    "QuantitySkew",
+    "Shards",
+    "Source",
+    "Split",
+    "Splits",
+    "Table",
+    "build",
+    "unpack_quadratic",
+]

@@ -1,0 +1,202 @@
+"""Which client holds which row: pure functions of the table and the seed.
+
+Every row goes to exactly one client. A client may get no row, and there may be more clients than rows.
+"""
+
+import heapq
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from raysim import draws
+from raysim.data.table import Table
+from raysim.errors import ConfigError
+from raysim.registry import STRICT
+
+Count = Annotated[int, Field(ge=1)]
+Concentration = Annotated[float, Field(ge=1e-6)]  # below, all of a class is with one client anyway
+
+
+class Partitioner(ABC):
+    """A way to deal rows to clients: a frozen dataclass whose fields are its settings."""
+
+    @abstractmethod
+    def n_clients(self, table: Table) -> int:
+        """How many clients there are, those without rows included."""
+
+    @abstractmethod
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        """(rows,) the client, from 0 to n_clients - 1, of each row of the table."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Sized(Partitioner):
+    """A partition among a given number of clients.
+
+    Attributes:
+        clients: how many.
+    """
+
+    clients: Count
+
+    def n_clients(self, table: Table) -> int:
+        return self.clients
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ByLabel(Sized):
+    """Rows sorted by class and cut into equal blocks, so that most clients hold one class.
+
+    The partition of CD-MAGE (Xie et al., section 5.1). The sort is stable; a block at the border of two classes holds
+    both. Sizes differ by one row at most. No randomness.
+    """
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        return _dealt(np.argsort(table.labels, kind="stable"), _even(len(table), self.clients))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class IID(Sized):
+    """Rows shuffled and cut into equal blocks; sizes differ by one row at most."""
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        return _dealt(draws.permutation(len(table), seed, "partition"), _even(len(table), self.clients))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ClassesPerClient(Sized):
+    """Each client holds at most a given number of classes, through single-class pieces dealt at random.
+
+    After McMahan et al. (2017): rows sorted by class, cut into clients * classes pieces, `classes` pieces dealt to each
+    client. There a piece at the border of two classes holds both, so a client could hold more classes than it should;
+    here classes are cut one by one, each into a number of pieces that keeps pieces as equal in size as can be. Where
+    class sizes are multiples of the piece size, the two agree.
+
+    Attributes:
+        classes: the most classes a client may hold.
+
+    Raises (by `assign`):
+        ConfigError: clients * classes is below the number of classes in the data.
+    """
+
+    classes: Count = 2
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        kinds, sizes = np.unique(table.labels, return_counts=True)
+        n_pieces = self.clients * self.classes
+        if n_pieces < len(kinds):
+            raise ConfigError(
+                "partition.classes",
+                f"{self.clients} clients with {self.classes} classes each cannot hold the {len(kinds)} classes of the "
+                "data; raise partition.classes or partition.clients",
+            )
+        pieces = [_even(int(size), k) for size, k in zip(sizes, _pieces(sizes.tolist(), n_pieces), strict=True)]
+        piece_of_row = _dealt(np.argsort(table.labels, kind="stable"), np.concatenate([*pieces, _NONE]))
+        return draws.permutation(n_pieces, seed, "partition")[piece_of_row] // self.classes
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Dirichlet(Sized):
+    """Each class is spread over the clients by proportions drawn from Dirichlet(alpha): label and size skew.
+
+    One draw over clients for each class, as in Yurochkin et al. (2019) and Li et al. (2022); Hsu et al. (2019), with
+    whom the method is often credited, draw over classes for each client and keep sizes equal.
+
+    Attributes:
+        alpha: the concentration; 0.1 is very uneven, 100 nearly IID.
+    """
+
+    alpha: Concentration
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        owner = np.empty(len(table), dtype=np.int64)
+        for kind in np.unique(table.labels).tolist():
+            rows = np.flatnonzero(table.labels == kind)
+            sizes = _uneven(len(rows), self.clients, self.alpha, draws.generator(seed, "partition sizes", kind))
+            owner[rows] = _dealt(draws.permutation(len(rows), seed, "partition", kind), sizes)
+        return owner
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class QuantitySkew(Sized):
+    """Rows shuffled and cut into blocks whose sizes are drawn from Dirichlet(alpha): size skew alone (Li et al., 2022).
+
+    Attributes:
+        alpha: the concentration; 0.1 is very uneven, 100 nearly equal.
+    """
+
+    alpha: Concentration
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        sizes = _uneven(len(table), self.clients, self.alpha, draws.generator(seed, "partition sizes"))
+        return _dealt(draws.permutation(len(table), seed, "partition"), sizes)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Natural(Partitioner):
+    """The data's own clients, numbered by their sorted ids.
+
+    Raises (by either method):
+        ConfigError: the data does not say whose its rows are.
+    """
+
+    def n_clients(self, table: Table) -> int:
+        return len(np.unique(self._ids(table)))
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        places: NDArray[np.int64] = np.unique(self._ids(table), return_inverse=True)[1].astype(np.int64)
+        return places
+
+    def _ids(self, table: Table) -> NDArray[np.generic]:
+        if table.clients is None:
+            raise ConfigError(
+                "partition.name",
+                "'natural' needs data that says whose its rows are ('quadratic', or 'parquet' with data.client)",
+            )
+        return table.clients
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _dealt(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The owner of each row where rows, in this order, are dealt in blocks of these sizes."""
+    owner = np.empty(len(order), dtype=np.int64)
+    owner[order] = np.repeat(np.arange(len(sizes)), sizes)
+    return owner
+
+
+def _even(rows: int, parts: int) -> NDArray[np.int64]:
+    """The sizes of np.array_split: equal, but for one row more in the first few."""
+    size, larger = divmod(rows, parts)
+    return size + (np.arange(parts) < larger).astype(np.int64)
+
+
+def _uneven(rows: int, parts: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Sizes in proportions drawn from Dirichlet(alpha).
+
+    The gamma variates are kept as logarithms (a Gamma(alpha) is a Gamma(alpha + 1) times U^(1/alpha)): for a small
+    alpha all of them underflow, and their proportions would be 0/0.
+    """
+    logs = np.log(rng.standard_gamma(alpha + 1, parts)) + np.log1p(-rng.random(parts)) / alpha
+    weights = np.exp(logs - logs.max())
+    ends = np.rint(np.cumsum(weights / weights.sum()) * rows).astype(np.int64)
+    ends[-1] = rows
+    sizes: NDArray[np.int64] = np.diff(ends, prepend=0)
+    return sizes
+
+
+def _pieces(sizes: list[int], total: int) -> list[int]:
+    """Into how many pieces each class is cut: one at least, and each further cut where pieces are largest."""
+    counts = [1] * len(sizes)
+    heap = [(-float(size), kind) for kind, size in enumerate(sizes)]
+    heapq.heapify(heap)
+    for _ in range(total - len(sizes) if sizes else 0):
+        _, kind = heap[0]
+        counts[kind] += 1
+        heapq.heapreplace(heap, (-sizes[kind] / counts[kind], kind))
+    return counts

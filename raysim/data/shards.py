@@ -1,0 +1,283 @@
+"""One data set dealt to clients, as Arrow files that every process maps into memory and none copies.
+
+A folder holds ``train.arrow`` and ``test.arrow``, each one record batch of a fixed-size-list column ``features`` and an
+int64 column ``label``, and ``offsets.arrow``. The train is sorted by client, so a shard is a slice.
+
+Shapes: N clients, N1 = N + 1, R rows.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from raysim.data.partition import Partitioner
+from raysim.data.table import Source, Table
+from raysim.errors import ConfigError, DataError
+
+FORMAT = 1  # raised with every change of the files or of what the same settings put into them
+_META = b"raysim"
+
+Split = Literal["train", "test"]
+
+
+def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> Path:
+    """The folder of shards for these settings, made if the cache does not hold it yet.
+
+    Its name is a hash of both records, the source's fingerprint and the seed. It appears at once and complete, or not
+    at all; of several processes building the same, one wins and the others use its folder.
+
+    Raises:
+        DataError: the data cannot be loaded, no client has a row, or the cache cannot be written.
+        ConfigError: the partition does not suit the data.
+    """
+    identity = {
+        "format": FORMAT,
+        "source": _identity(source, "data.name"),
+        "fingerprint": source.fingerprint(),
+        "partitioner": _identity(partitioner, "partition.name"),
+        "seed": seed,
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    folder = cache.expanduser().absolute() / f"{type(source).__name__.lower()}-{digest}"
+    if folder.is_dir():
+        return folder
+    splits = source.load(seed)
+    if not len(splits.train):
+        raise DataError(f"every client has 0 rows: the train of {type(source).__name__} is empty")
+    train, offsets_N1 = _by_client(splits.train, partitioner, seed)
+    meta = {
+        "format": FORMAT,
+        "build": digest,
+        "shape": train.shape,
+        "classes": splits.classes,
+        "mul": splits.mul,
+        "add": splits.add,
+    }
+    unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        unfinished.mkdir(parents=True)
+        _write(unfinished / "train.arrow", _columns(train), meta)
+        _write(unfinished / "test.arrow", _columns(splits.test), meta)
+        _write(unfinished / "offsets.arrow", {"offset": pa.array(offsets_N1)}, meta)
+        _sync(unfinished)
+        _publish(unfinished, folder)
+    except OSError as error:
+        raise DataError(
+            f"cannot write the data cache {folder.parent}: {error}; free space or choose another"
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # it is still there only if it was not published
+    return folder
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The train or the test: read-only views of the mapped file.
+
+    Attributes:
+        features: (R, *shape) uint8 or float32.
+        labels: (R,) int64 classes.
+    """
+
+    features: NDArray[Any]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """A built data set, mapped into memory; pickles as the name of its folder.
+
+    Attributes:
+        folder: where its files are.
+        shape: the shape of one row's features.
+        classes: how many classes there are.
+        mul, add: inputs are ``features * mul + add``.
+        offsets_N1: (N + 1,) int64; client i has the train rows offsets_N1[i] to offsets_N1[i + 1] - 1.
+        train: all clients' rows, sorted by client and, for one client, in the order of the source.
+        test: the rows of the test, which belong to no client; may be empty.
+    """
+
+    folder: Path
+    shape: tuple[int, ...]
+    classes: int
+    mul: float
+    add: float
+    offsets_N1: NDArray[np.int64]
+    train: Part
+    test: Part
+
+    @classmethod
+    def open(cls, folder: Path) -> "Shards":
+        """Maps what `build` made.
+
+        Raises:
+            DataError: a file is missing, cut short, damaged or not of raysim; the message names it.
+        """
+        folder = Path(folder).absolute()
+        train, meta = _read(folder / "train.arrow", _part)
+        test, test_meta = _read(folder / "test.arrow", _part)
+        offsets_N1, offsets_meta = _read(folder / "offsets.arrow", _offsets)
+        if not meta == test_meta == offsets_meta or offsets_N1[-1] != len(train):
+            raise DataError(f"the files in {folder} do not belong together; delete the folder to build it anew")
+        return cls(folder, tuple(meta["shape"]), meta["classes"], meta["mul"], meta["add"], offsets_N1, train, test)
+
+    def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
+        return Shards.open, (self.folder,)
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are, those without rows included."""
+        return len(self.offsets_N1) - 1
+
+    @property
+    def rows_N(self) -> NDArray[np.int64]:
+        """(N,) how many train rows each client has."""
+        return np.diff(self.offsets_N1)
+
+    def shard(self, client: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """(features, labels) of one client: read-only slices of the mapped file.
+
+        Raises:
+            IndexError: there is no such client.
+        """
+        if not 0 <= client < self.n_clients:
+            raise IndexError(f"there is no client {client}; there are {self.n_clients}, counted from 0")
+        start, end = self.offsets_N1[client : client + 2].tolist()
+        return self.train.features[start:end], self.train.labels[start:end]
+
+    def inputs(
+        self, rows: NDArray[np.integer], split: Split = "train", dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """(*rows.shape, *shape) scaled inputs of these rows, in memory of their own, which may be changed in place.
+
+        Args:
+            rows: row numbers of the whole train or test, an integer array of one dimension or more.
+        """
+        fresh = self._part(split).features[np.asarray(rows, dtype=np.int64)]
+        return torch.from_numpy(fresh).to(dtype).mul_(self.mul).add_(self.add)
+
+    def labels(self, rows: NDArray[np.integer], split: Split = "train") -> torch.Tensor:
+        """(*rows.shape,) int64 classes of these rows, in memory of their own."""
+        return torch.from_numpy(self._part(split).labels[np.asarray(rows, dtype=np.int64)])
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """(classes,) how many train rows each class has."""
+        return np.bincount(self.train.labels, minlength=self.classes)
+
+    def single_class_clients(self) -> int:
+        """How many clients have rows of exactly one class."""
+        changes = np.cumsum(np.diff(self.train.labels, prepend=0) != 0)  # equal at two rows: no change in between
+        starts, ends = self.offsets_N1[:-1], self.offsets_N1[1:]
+        held = ends > starts
+        return int(np.count_nonzero(changes[starts[held]] == changes[ends[held] - 1]))
+
+    def _part(self, split: Split) -> Part:
+        return {"train": self.train, "test": self.test}[split]
+
+
+def _identity(record: Source | Partitioner, key: str) -> dict[str, Any]:
+    kind = type(record)
+    if not dataclasses.is_dataclass(record):
+        raise ConfigError(key, f"{kind.__name__} is no dataclass; make it one, whose fields are its settings")
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
+
+
+def _by_client(table: Table, partitioner: Partitioner, seed: int) -> tuple[Table, NDArray[np.int64]]:
+    """The table stably sorted by client, and the (N + 1,) offsets of the clients."""
+    n_clients = partitioner.n_clients(table)
+    owner = np.asarray(partitioner.assign(table, seed))
+    fits = owner.shape == table.labels.shape and np.issubdtype(owner.dtype, np.integer)
+    if not fits or owner.min() < 0 or owner.max() >= n_clients:
+        raise DataError(
+            f"{type(partitioner).__name__}.assign must give each of the {len(table)} rows a client from 0 to "
+            f"{n_clients - 1}, as integers"
+        )
+    offsets_N1 = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=n_clients))]).astype(np.int64)
+    order = np.argsort(owner, kind="stable")
+    return Table(table.features[order], table.labels[order]), offsets_N1
+
+
+def _columns(table: Table) -> dict[str, pa.Array]:
+    flat = pa.array(np.ascontiguousarray(table.features).reshape(-1))
+    features = pa.FixedSizeListArray.from_arrays(flat, math.prod(table.shape))
+    return {"features": features, "label": pa.array(table.labels)}
+
+
+def _write(path: Path, columns: dict[str, pa.Array], meta: dict[str, Any]) -> None:
+    batch = pa.RecordBatch.from_pydict(columns)
+    batch = batch.replace_schema_metadata({_META: json.dumps(meta).encode()})
+    with path.open("wb") as file:
+        with pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _publish(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        # Another process built the same in the meantime, and its folder is as good.
+    else:
+        _sync(folder.parent)
+
+
+def _read(path: Path, take: Callable[[pa.RecordBatch, dict[str, Any]], Any]) -> tuple[Any, dict[str, Any]]:
+    """What `take` makes of the file's only batch, and the file's metadata."""
+    try:
+        with pa.memory_map(str(path)) as file:  # the buffers keep the mapping when the file is closed
+            reader = pa.ipc.open_file(file)
+            if reader.num_record_batches != 1 or _META not in (reader.schema.metadata or {}):
+                raise ValueError("it is not of raysim")
+            meta = json.loads(reader.schema.metadata[_META])
+            if meta["format"] != FORMAT:
+                raise ValueError(f"its format is {meta['format']}, and this raysim reads {FORMAT}")
+            batch = reader.get_batch(0)
+            batch.validate()  # damaged lengths would otherwise be followed out of the mapped memory
+            return take(batch, meta), meta
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"cannot use {path}: {error}; delete the folder {path.parent} to build it anew") from error
+
+
+def _part(batch: pa.RecordBatch, meta: dict[str, Any]) -> Part:
+    labels = batch.column("label").to_numpy(zero_copy_only=True)
+    flat = batch.column("features").flatten().to_numpy(zero_copy_only=True)
+    if flat.dtype not in (np.uint8, np.float32) or labels.dtype != np.int64:
+        raise ValueError(f"it holds {flat.dtype} features and {labels.dtype} labels")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < meta["classes"]:
+        raise ValueError(f"a label is outside 0..{meta['classes'] - 1}")
+    return Part(flat.reshape(len(labels), *meta["shape"]), labels)
+
+
+def _offsets(batch: pa.RecordBatch, meta: dict[str, Any]) -> NDArray[np.int64]:
+    offsets: NDArray[np.int64] = batch.column("offset").to_numpy(zero_copy_only=True)
+    if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        raise ValueError("its offsets do not ascend from 0")
+    return offsets

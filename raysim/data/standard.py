@@ -1,0 +1,135 @@
+"""The well-known image sets: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 through torchvision."""
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from raysim.data.table import Source, Splits, Table, stamps
+from raysim.errors import DataError
+from raysim.registry import STRICT
+
+ROOT_VARIABLE = "RAYSIM_DATA_ROOT"
+PIXELS = {"mul": 2 / 255, "add": -1.0}  # uint8 pixels to [-1, 1]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Digits(Source):
+    """Handwritten digits of scikit-learn: 1,797 grey images 8x8, 10 classes, no download.
+
+    Rows are (1, 8, 8) uint8 with values 0..16; inputs are scaled to [-1, 1].
+
+    Attributes:
+        test_fraction: the share of rows drawn, by the seed, for the test.
+    """
+
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+    def load(self, seed: int) -> Splits:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        table = Table(digits.images[:, None].astype(np.uint8), digits.target.astype(np.int64))
+        train, test = table.split(self.test_fraction, seed)
+        return Splits(train, test, classes=10, mul=2 / 16, add=-1.0)
+
+    def fingerprint(self) -> str:
+        import sklearn
+
+        return f"scikit-learn {sklearn.__version__}"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Torchvision(Source):
+    """A data set that torchvision reads, or downloads, in its own layout of folders.
+
+    Attributes:
+        root: the folder torchvision calls root; None stands for $RAYSIM_DATA_ROOT, or ``data`` where that is not set.
+        download: whether torchvision may fetch what is missing.
+    """
+
+    root: str | None = None
+    download: bool = False
+
+    def load(self, seed: int) -> Splits:
+        return Splits(self._table(train=True), self._table(train=False), classes=10, **PIXELS)
+
+    def fingerprint(self) -> str:
+        if self.download:
+            self._open(train=True)  # the stamps must be those of the files that load will find
+        folder = self._folder()
+        if not folder.is_dir():
+            raise self._error("there is no such folder")
+        return stamps(sorted(path for path in folder.iterdir() if path.is_file()))
+
+    @abstractmethod
+    def _folder(self) -> Path:
+        """Where torchvision looks for the files."""
+
+    @abstractmethod
+    def _images(self, dataset: Any) -> np.ndarray:
+        """The (rows, channels, height, width) uint8 pixels of a torchvision data set."""
+
+    def _root(self) -> Path:
+        return Path(self.root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
+
+    def _table(self, train: bool) -> Table:
+        dataset = self._open(train)
+        return Table(self._images(dataset), np.asarray(dataset.targets, dtype=np.int64))
+
+    def _open(self, train: bool) -> Any:
+        import torchvision
+
+        kind = getattr(torchvision.datasets, type(self).__name__)
+        try:
+            return kind(str(self._root()), train=train, download=self.download)
+        except Exception as error:
+            # Missing, cut short or damaged files, a failed download: torchvision has no error class of its own.
+            raise self._error(str(error).split("\n", 1)[0].rstrip(":. ") or type(error).__name__) from error
+
+    def _error(self, cause: str) -> DataError:
+        return DataError(
+            f"cannot read {type(self).__name__} from {self._folder().resolve()}: {cause}; set data.download: true, or "
+            f"point data.root or the environment variable {ROOT_VARIABLE} at the folder that holds it"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MNIST(Torchvision):
+    """Handwritten digits (LeCun et al., 1998): 60,000 + 10,000 grey images 28x28, 10 classes.
+
+    Rows are (1, 28, 28) uint8; inputs are scaled to [-1, 1].
+    """
+
+    def _folder(self) -> Path:
+        return self._root() / type(self).__name__ / "raw"
+
+    def _images(self, dataset: Any) -> np.ndarray:
+        return np.asarray(dataset.data.numpy()[:, None])
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FashionMNIST(MNIST):
+    """Pictures of clothes (Xiao et al., 2017): 60,000 + 10,000 grey images 28x28, 10 classes.
+
+    Rows are (1, 28, 28) uint8; inputs are scaled to [-1, 1].
+    """
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CIFAR10(Torchvision):
+    """Small photographs (Krizhevsky, 2009): 50,000 + 10,000 colour images 32x32, 10 classes.
+
+    Rows are (3, 32, 32) uint8; inputs are scaled to [-1, 1]. Where the data is a Parquet file of the Hugging Face hub,
+    use the source ``parquet``.
+    """
+
+    def _folder(self) -> Path:
+        return self._root() / "cifar-10-batches-py"
+
+    def _images(self, dataset: Any) -> np.ndarray:
+        return np.ascontiguousarray(dataset.data.transpose(0, 3, 1, 2))

@@ -1,0 +1,65 @@
+"""Counter-based chance: every random number is a pure function of (seed, purpose, counters).
+
+Nothing here has state, so a draw never depends on what was drawn before, on the order of clients, on the number of
+workers or on which of them asks. A new purpose never shifts the numbers of another. The bits come from the SplitMix64
+finaliser (Steele, Lea, Flood 2014), applied once per counter; whole arrays of counters broadcast.
+"""
+
+import hashlib
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counter = int | NDArray[np.int64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@cache
+def code(name: str) -> int:
+    """A stable 63-bit number for a name (Python's own hash differs between processes)."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    h = (h ^ (h >> np.uint64(30))) * _MIX_1
+    h = (h ^ (h >> np.uint64(27))) * _MIX_2
+    return h ^ (h >> np.uint64(31))
+
+
+def bits(seed: int, purpose: str, *counters: Counter) -> NDArray[np.uint64]:
+    """64 random bits for each element of the broadcast `counters` (round, phase code, client, draw, ...)."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+        h = np.asarray(seed).astype(np.uint64)
+        for value in (code(purpose), *counters):
+            h = _mix(h * _GOLDEN + np.asarray(value).astype(np.uint64) + _GOLDEN)
+    return h
+
+
+def uniform(seed: int, purpose: str, *counters: Counter) -> NDArray[np.float64]:
+    """Uniform numbers on [0, 1) with 53 random bits, shaped as the broadcast `counters`."""
+    return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def permutation(n: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
+    """A uniform permutation of 0..n-1."""
+    return np.argsort(bits(seed, purpose, *counters, np.arange(n)), kind="stable")
+
+
+def sample(population: NDArray[np.int64], size: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
+    """`size` elements of `population`, uniform without replacement, in ascending order.
+
+    The elements with the smallest hash are taken, so whether one is drawn does not depend on where it stands.
+    """
+    h = bits(seed, purpose, *counters, population)
+    if size < len(population):
+        population = population[np.argpartition(h, size)[:size]]
+    return np.sort(population)
+
+
+def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    """A NumPy generator of its own stream, for one-off work (building a partition), never shared and never global."""
+    return np.random.Generator(np.random.Philox(key=int(bits(seed, purpose, *counters))))

@@ -1,0 +1,46 @@
+"""The errors a user can meet. Each message names the key, client or file, and what to do."""
+
+
+class RaysimError(Exception):
+    """Base of every error that is the user's to mend; the console script prints it as one line."""
+
+
+class ConfigError(RaysimError):
+    """A setting that cannot be accepted. `key` is its dotted path in the configuration, such as ``algorithm.eta``."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, message)
+        self.key = key
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}" if self.key else self.message
+
+
+class DataError(RaysimError):
+    """A data set, file or partition that cannot be used."""
+
+
+class PlacementError(RaysimError):
+    """More was asked of the machine or cluster than it has; the message shows the arithmetic."""
+
+
+class ClientError(RaysimError):
+    """An exception in (or a non-finite result of) one client's computation; the run stops.
+
+    Attributes:
+        client, round, phase: where it happened.
+        trace: the traceback of the user's code, or the empty string.
+    """
+
+    def __init__(self, client: int, round: int, phase: str, cause: str, trace: str = "") -> None:
+        super().__init__(client, round, phase, cause, trace)
+        self.client = client
+        self.round = round
+        self.phase = phase
+        self.cause = cause
+        self.trace = trace
+
+    def __str__(self) -> str:
+        head = f"client {self.client}, round {self.round}, phase {self.phase!r}: {self.cause}"
+        return f"{head}\n{self.trace}".rstrip()

@@ -1,0 +1,68 @@
+"""Convolutional networks of the papers' tables."""
+
+from torch import Tensor, nn
+
+from raysim.errors import ConfigError
+
+
+def _pooled(side: int, kernels: tuple[int, ...], pools: int) -> int:
+    """The side of a square image after unpadded convolutions, the first `pools` of which are followed by 2x2 pooling."""
+    for layer, kernel in enumerate(kernels):
+        side = side - kernel + 1
+        if layer < pools:
+            side //= 2
+    return side
+
+
+def _images(shape: tuple[int, ...], name: str) -> tuple[int, int]:
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ConfigError("model.name", f"{name} takes square images (channels, side, side), not rows of shape {shape}")
+    return shape[0], shape[1]
+
+
+class LeNet5(nn.Module):
+    """LeNet5 (LeCun et al. 1998) with ReLU and max pooling: conv5 6, conv5 16, FC 120, 84, outputs.
+
+    44,426 weights on 28 x 28 with 10 outputs (unpadded convolutions). `final_relu` puts a ReLU after the last layer too,
+    as in the CD-MAGE authors' code; the paper's step sizes for AUC belong to that model.
+    """
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, final_relu: bool = False) -> None:
+        super().__init__()
+        channels, side = _images(shape, "lenet5")
+        side = _pooled(side, (5, 5), pools=2)
+        if side < 1:
+            raise ConfigError("model.name", f"lenet5 needs images of at least 16 x 16, not {shape[1]} x {shape[2]}")
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs)
+        )
+        if final_relu:
+            self.classifier.append(nn.ReLU())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.classifier(self.features(inputs))  # type: ignore[no-any-return]
+
+
+class TutorialCNN(nn.Module):
+    """The CNN of TensorFlow's CIFAR tutorial: conv3 32, pool, conv3 64, pool, conv3 64, FC 64, outputs.
+
+    122,570 weights on 3 x 32 x 32 with 10 outputs. Used for CIFAR-10 by the CD-MAGE paper, section 5.1.
+    """
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        channels, side = _images(shape, "tutorial_cnn")
+        side = _pooled(side, (3, 3, 3), pools=2)
+        if side < 1:
+            raise ConfigError("model.name", f"tutorial_cnn needs images of at least 18 x 18, not {shape[1]} x {shape[2]}")
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        self.classifier = nn.Sequential(nn.Linear(64 * side * side, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.classifier(self.features(inputs))  # type: ignore[no-any-return]

@@ -1,0 +1,98 @@
+"""A network as a pure function of one flat weight vector."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysim.errors import ConfigError
+from raysim.registry import Registry
+
+
+@dataclass(frozen=True)
+class Network:
+    """(w, inputs) -> outputs, with w of shape (size,).
+
+    Attributes:
+        build: makes the module, with PyTorch's default initialisation of its layers unless it sets its own.
+    """
+
+    build: "NetworkFactory"
+    outputs: int
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The module whose structure is used; its own weights never are."""
+        return self._fresh(0)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of weights."""
+        return sum(self._lengths)
+
+    def init(self, seed: int) -> Tensor:
+        """Initial weights, float32, shape (size,). PyTorch's global generator is left as it was."""
+        return torch.cat([p.detach().reshape(-1) for p in self._fresh(seed).parameters()])
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """Views of w under the module's parameter names."""
+        pieces = w.split(self._lengths)  # one split: its backward is a single concatenation
+        return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+
+    def __call__(self, w: Tensor, inputs: Tensor) -> Tensor:
+        return torch.func.functional_call(self.module, self.unflatten(w), (inputs,))  # type: ignore[no-any-return]
+
+    def _fresh(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.build.module(self.outputs)
+
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: p.shape for name, p in self.module.named_parameters()}
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [math.prod(shape) for shape in self._shapes.values()]
+
+
+@dataclass(frozen=True)
+class NetworkFactory:
+    """The configured architecture for inputs of a given shape; called with a number of outputs it gives the Network.
+
+    A problem decides how many outputs it needs, so it receives this and not a finished network.
+
+    Attributes:
+        models: the registry to look `name` up in.
+        name, settings: as in the configuration.
+        shape: of one input.
+    """
+
+    models: Registry
+    name: str
+    shape: tuple[int, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, outputs: int) -> Network:
+        return Network(self, outputs)
+
+    def module(self, outputs: int) -> nn.Module:
+        """A new module. Raises ConfigError for one that would carry something hidden from one call to the next."""
+        module = self.models.build(self.name, self.settings, shape=self.shape, outputs=outputs)
+        if not isinstance(module, nn.Module):
+            raise ConfigError("model.name", f"{self.name!r} is no torch.nn.Module")
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.modules.dropout._DropoutNd):
+                raise ConfigError("model.name", f"layer {name!r} of {self.name!r} draws random numbers; leave dropout out")
+        buffers = [name for name, _ in module.named_buffers()]
+        if buffers:
+            raise ConfigError(
+                "model.name",
+                f"{self.name!r} keeps {buffers[0]!r} outside its parameters, which would leak from client to client; "
+                "build normalisation layers with track_running_stats=False, or take GroupNorm",
+            )
+        return module

@@ -1,0 +1,209 @@
+"""The contract between an algorithm, the server that plans and the engine that computes.
+
+Legend: C clients of a block, K local steps, B minibatch.
+
+A round is a sequence of phases. In each, the server draws a cohort, sends one message to all of it, the clients compute
+(start, step for each batch, finish) and the server absorbs the weighted mean of what they upload. Client code has no
+randomness, no input or output and no branch on a tensor's value, so that any engine may run it: one client after another
+or many at a time under torch.func.vmap.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from raysim.point import Point
+    from raysim.problems.problem import Problem
+
+State = TypeVar("State")
+Message = TypeVar("Message")
+Carry = TypeVar("Carry")
+Upload = TypeVar("Upload")
+
+
+class Batch(NamedTuple):
+    """Rows of one client's shard.
+
+    Attributes:
+        inputs: (B, *shape), the model's dtype.
+        labels: (B,) int64, the data set's own classes.
+        weights: (B,) of the model's dtype; a value or gradient on the batch is the weighted sum over its rows. They are
+            1/B in a minibatch, 1/n_i in each chunk of a pass over a whole shard, and 0 where a row is padding.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """S clients uniformly without replacement, drawn afresh for this phase."""
+
+    S: int
+
+
+@dataclass(frozen=True)
+class Same:
+    """The cohort of the round's previous phase again."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """K steps on minibatches of `batch` rows, reshuffled per (round, phase, client).
+
+    A fresh permutation of the shard is stepped through without replacement; its last batch may be short; when it is
+    used up the shard is permuted again. A shard smaller than `batch` is one batch.
+    """
+
+    K: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class WholeShard:
+    """One pass over all rows of the shard, in order, for an exact local gradient; one step per chunk of rows."""
+
+
+Cohort = Uniform | Same
+Work = LocalSteps | WholeShard
+
+
+class Reply(NamedTuple, Generic[Upload]):
+    """What finish returns: the vectors sent to the server, and what the client itself keeps until it is next called."""
+
+    upload: Upload
+    memory: Any = None
+
+
+class Phase(ABC, Generic[State, Message, Carry, Upload]):
+    """One exchange of a round: both halves of it. State, Message, Carry and Upload are trees of tensors and numbers.
+
+    Attributes:
+        name: identifies the phase's random streams, whatever its place in the round.
+        remembers: whether clients keep memory from one call to the next; `start` gets None on the first.
+    """
+
+    name: ClassVar[str]
+    remembers: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def cohort(self) -> Cohort:
+        """Which clients take part."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Work:
+        """Which batches each of them steps through."""
+
+    @abstractmethod
+    def sends(self, state: State) -> Message:
+        """The message to every client of the cohort. Its tensors are counted as downloaded bytes, its scalars are not."""
+
+    @abstractmethod
+    def start(self, sent: Message, memory: Any) -> Carry:
+        """Client: what is carried from step to step."""
+
+    @abstractmethod
+    def step(self, problem: "Problem", sent: Message, carry: Carry, batch: Batch) -> Carry:
+        """Client: one step."""
+
+    @abstractmethod
+    def finish(self, sent: Message, carry: Carry) -> Reply[Upload]:
+        """Client: what is uploaded, and remembered."""
+
+    @abstractmethod
+    def absorb(self, state: State, mean: Upload) -> State:
+        """Server: the state after the cohort's mean upload has arrived."""
+
+
+class Algorithm(ABC, Generic[State]):
+    """A frozen record of hyper-parameters with pure functions. Nothing survives a round but State and client memory."""
+
+    @abstractmethod
+    def init(self, z: "Point") -> State:
+        """The state before the first round, from the initial point."""
+
+    @abstractmethod
+    def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
+        """The phases of round t = 0, 1, ... in order."""
+
+    @abstractmethod
+    def point(self, state: State) -> "Point":
+        """The point that is evaluated and saved."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The work of some clients of a cohort, drawn by the plan, so that engines need no randomness.
+
+    Attributes:
+        clients_C: client numbers, ascending.
+        weights_C: aggregation weights.
+        rows_CKB: for LocalSteps the row of each client's shard, counted from its start, -1 where the batch is short;
+            None for WholeShard.
+    """
+
+    clients_C: NDArray[np.int64]
+    weights_C: NDArray[np.float64]
+    rows_CKB: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.clients_C)
+
+    def one_by_one(self) -> list["Block"]:
+        """The same work as blocks of one client each."""
+        return [
+            Block(
+                self.clients_C[c : c + 1],
+                self.weights_C[c : c + 1],
+                None if self.rows_CKB is None else self.rows_CKB[c : c + 1],
+            )
+            for c in range(len(self))
+        ]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One phase's instruction to its whole cohort.
+
+    Attributes:
+        round: t.
+        phase: whose client half is to be run.
+        message: what `phase.sends` gave.
+    """
+
+    round: int
+    phase: Phase[Any, Any, Any, Any]
+    message: Any
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What some clients return together: addable, in a fixed order.
+
+    Attributes:
+        total: the float64 sum of weight times upload.
+        weight: the sum of the weights.
+        bytes_up: what these clients put on the wire.
+    """
+
+    total: Any
+    weight: float
+    bytes_up: int
+
+    def __add__(self, other: "Partial") -> "Partial":
+        total = pytree.tree_map(torch.add, self.total, other.total)
+        return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up)
+
+    def mean(self, dtype: torch.dtype) -> Any:
+        """The weighted mean upload, back in the model's dtype."""
+        return pytree.tree_map(lambda leaf: (leaf / self.weight).to(dtype), self.total)

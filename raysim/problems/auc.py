@@ -1,0 +1,124 @@
+"""AUC maximisation as a min-max problem.
+
+Y. Ying, L. Wen, S. Lyu, "Stochastic online AUC maximization", NeurIPS 2016; M. Liu et al., "Stochastic AUC maximization
+with deep neural networks", ICLR 2020; as stated in J. Xie et al., "Efficient cross-device federated learning algorithms
+for minimax problems", appendix B.2. With score h, label b in {-1, +1} and prior p = P(b = +1):
+
+    F = (1-p)(h-s1)^2 [b=+1] + p(h-s2)^2 [b=-1] + 2(1+y)(p h [b=-1] - (1-p) h [b=+1]) - p(1-p) y^2
+
+| symbol | name | meaning |
+|---|---|---|
+| x = (w, s1, s2) | z.x | network weights, then the mean score of the positives and of the negatives (a and b in the paper) |
+| y | z.y | the dual scalar (lambda in the paper) |
+| p | prior | share of positive rows over all clients (tau in the paper) |
+
+F is 2p(1-p)-strongly concave in y. With w held, the saddle is s1 = E[h|+], s2 = E[h|-], y = s2 - s1. The value is negative
+for any scorer better than chance (at the saddle it is p(1-p) times the pairwise squared loss, minus a constant): read the
+AUC, not the value.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+
+from raysim.errors import ConfigError
+from raysim.models.network import Network, NetworkFactory
+from raysim.phase import Batch
+from raysim.point import Point
+from raysim.problems.problem import DataSpec, Problem
+from raysim.registry import STRICT
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class AUC(Problem):
+    """AUC maximisation of a scoring network, chosen classes against the rest (x: weights, s1, s2; y: scalar).
+
+    Attributes:
+        positive: the classes whose label is +1.
+        prior: share of positives, known to every client; None takes it from the class counts of all training data. A
+            prior estimated per batch would make the loss identically 0 on a client with one class.
+        score: `softmax` keeps one output per class and takes softmax(logits)[1] (the CD-MAGE authors' choice, to which
+            the paper's step sizes belong); `sigmoid` has one output.
+    """
+
+    network: NetworkFactory
+    data: DataSpec
+    positive: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    prior: Annotated[float, Field(gt=0, lt=1)] | None = None
+    score: Literal["softmax", "sigmoid"] = "softmax"
+
+    headline: ClassVar[str] = "auc"
+
+    def __post_init__(self) -> None:
+        classes = self.data.classes
+        for c in self.positive:
+            if not 0 <= c < classes:
+                raise ConfigError("problem.positive", f"class {c} is not in the data, whose classes are 0..{classes - 1}")
+        if not 0 < self.p < 1:
+            raise ConfigError("problem.positive", f"{self.p:.0%} of the training rows are positive; both kinds are needed")
+        if self.score == "softmax" and classes < 2:
+            raise ConfigError("problem.score", "softmax needs at least two classes; take 'sigmoid'")
+
+    @cached_property
+    def p(self) -> float:
+        """The prior in use."""
+        counts = self.data.class_counts
+        return self.prior if self.prior is not None else sum(counts[c] for c in set(self.positive)) / sum(counts)
+
+    @cached_property
+    def net(self) -> Network:
+        """The scoring network: one output per class, or one."""
+        return self.network(self.data.classes if self.score == "softmax" else 1)
+
+    def init(self, seed: int) -> Point:
+        w = self.net.init(seed)
+        return Point(torch.cat((w, w.new_zeros(2))), w.new_zeros(1))
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        """F of the module's docstring, over the batch's rows."""
+        h = self._scores(z, batch.inputs)
+        s1, s2, y, p = z.x[-2], z.x[-1], z.y[0], self.p
+        pos = self._is_positive(batch.labels).to(h.dtype)
+        neg = 1 - pos
+        f = (1 - p) * (h - s1) ** 2 * pos + p * (h - s2) ** 2 * neg
+        f = f + 2 * (1 + y) * (p * h * neg - (1 - p) * h * pos) - p * (1 - p) * y**2
+        return (batch.weights * f).sum()
+
+    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
+        """Scores h, shape (B,)."""
+        return self._scores(z, inputs)
+
+    def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        """`auc`: exact area under the ROC curve of the pooled scores, None when a split has one kind of label only.
+        `value`: F over the pooled rows. `score_std`: spread of the scores; near 0 the network has saturated."""
+        from sklearn.metrics import roc_auc_score
+
+        h, pos = outputs, np.isin(labels, self.positive)
+        s1, s2, y, p = float(z.x[-2]), float(z.x[-1]), float(z.y[0]), self.p
+        f = np.where(
+            pos,
+            (1 - p) * (h - s1) ** 2 - 2 * (1 + y) * (1 - p) * h,
+            p * (h - s2) ** 2 + 2 * (1 + y) * p * h,
+        )
+        return {
+            "auc": float(roc_auc_score(pos, h)) if 0 < pos.sum() < len(pos) else None,
+            "value": float(f.mean()) - p * (1 - p) * y**2,
+            "score_std": float(h.std()),
+        }
+
+    def parts(self, z: Point) -> Mapping[str, Tensor]:
+        return {**self.net.unflatten(z.x[:-2]), "s1": z.x[-2], "s2": z.x[-1], "y": z.y[0]}
+
+    def _scores(self, z: Point, inputs: Tensor) -> Tensor:
+        logits = self.net(z.x[:-2], inputs)
+        return torch.softmax(logits, dim=1)[:, 1] if self.score == "softmax" else torch.sigmoid(logits[:, 0])
+
+    def _is_positive(self, labels: Tensor) -> Tensor:
+        return (labels.unsqueeze(-1) == torch.tensor(self.positive)).any(-1)

@@ -1,0 +1,72 @@
+"""What a saddle problem is: min over x, max over y of f(x, y) = mean over clients of f_i, f_i a mean over rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysim.phase import Batch
+from raysim.point import Point
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a problem may know of the data before it sees any: it is the same for every client.
+
+    Attributes:
+        shape: of one row's inputs.
+        class_counts: rows of each class over all clients' training data.
+    """
+
+    shape: tuple[int, ...]
+    class_counts: tuple[int, ...]
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_counts)
+
+
+class Problem(ABC):
+    """A problem of your own derives from this; `value` must be a weighted sum over rows (see Batch.weights).
+
+    Its constructor may take `network` (a raysim.models.NetworkFactory) and `data` (a DataSpec), which the simulator
+    supplies, and settings, which a configuration gives.
+
+    Attributes:
+        headline: the metric that progress and plots show.
+    """
+
+    headline: ClassVar[str]
+
+    @abstractmethod
+    def init(self, seed: int) -> Point:
+        """The initial point, float32."""
+
+    @abstractmethod
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        """F(z; batch): the scalar that x descends and y ascends."""
+
+    def gradient(self, z: Point, batch: Batch) -> Point:
+        """(grad_x F, grad_y F) at z on the batch, neither negated."""
+
+        def value(x: Tensor, y: Tensor) -> Tensor:
+            return self.value(Point(x, y), batch)
+
+        return Point(*torch.func.grad(value, argnums=(0, 1))(z.x, z.y))
+
+    @abstractmethod
+    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
+        """Evaluation, row by row: inputs (B, *shape) to (B, ...), whatever `metrics` needs of a row."""
+
+    @abstractmethod
+    def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        """Evaluation, pooled: outputs (N, ...) and labels (N,) of all rows of a split; None where it is undefined."""
+
+    def parts(self, z: Point) -> Mapping[str, Tensor]:
+        """z by name, as saved with a run (a network's parameters under their own names)."""
+        return {"x": z.x, "y": z.y}

@@ -1,0 +1,381 @@
+"""Sources: known answers on data made here, and errors that name the file, column and row."""
+
+import gzip
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from raysim.data import (
+    CIFAR10,
+    MNIST,
+    SOURCES,
+    ByLabel,
+    Digits,
+    LibSVM,
+    Natural,
+    Parquet,
+    Quadratic,
+    Splits,
+    Table,
+    unpack_quadratic,
+)
+from raysim.errors import ConfigError, DataError
+
+
+def png(pixels: np.ndarray) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def image_file(path: Path, images: list[np.ndarray | bytes | None], labels: list, column: str = "img") -> str:
+    cells = [{"bytes": png(i) if isinstance(i, np.ndarray) else i, "path": None} for i in images]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pq.write_table(pa.table({column: pa.array(cells, kind), "label": labels}), path)
+    return str(path)
+
+
+def column_file(path: Path, **columns: object) -> str:
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+# Tables
+
+
+def test_a_feature_that_is_not_finite_is_named() -> None:
+    features = np.zeros((4, 3), dtype=np.float32)
+    features[2, 1] = np.nan
+    with pytest.raises(DataError, match=r"row 2, feature 1 .* is nan"):
+        Table(features, np.zeros(4, dtype=np.int64))
+    with pytest.raises(DataError, match=r"row 2, feature \(1, 0\) .* is nan"):
+        Table(features[..., None], np.zeros(4, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (np.zeros((3, 2)), np.zeros(3, np.int64), "convert them to uint8 or float32"),
+        (np.zeros((3, 2), np.uint8), np.zeros(2, np.int64), "there are 3 rows"),
+        (np.zeros((3, 2), np.uint8), np.zeros(3), "labels are float64"),
+        (np.zeros((3, 2), np.uint8), np.array([0, 1, -1]), "row 2 has label -1"),
+        (np.zeros(3, np.uint8), np.zeros(3, np.int64), "one value or more a row"),
+        (np.zeros((3, 0), np.uint8), np.zeros(3, np.int64), "one value or more a row"),
+    ],
+)
+def test_bad_tables_are_refused(features: np.ndarray, labels: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Table(features, labels)
+
+
+def test_splits_must_fit_each_other() -> None:
+    narrow = Table(np.zeros((3, 2), np.uint8), np.array([0, 1, 2]))
+    wide = Table(np.zeros((3, 4), np.uint8), np.array([0, 1, 2]))
+    with pytest.raises(DataError, match="both must have the same features"):
+        Splits(narrow, wide, classes=3)
+    with pytest.raises(DataError, match="train row 2 has label 2, but there are 2 classes"):
+        Splits(narrow, narrow, classes=2)
+
+
+# Digits, MNIST and their like
+
+
+def test_digits() -> None:
+    splits = Digits(test_fraction=0.2).load(seed=0)
+    assert (len(splits.train), len(splits.test)) == (1438, 359)
+    assert splits.train.shape == (1, 8, 8)
+    assert splits.train.features.dtype == np.uint8
+    assert (splits.train.features.min(), splits.train.features.max()) == (0, 16)
+    assert (0 * splits.mul + splits.add, 16 * splits.mul + splits.add) == (-1, 1)
+    assert len(Digits(test_fraction=0).load(seed=0).test) == 0
+
+
+def test_the_seed_draws_the_test() -> None:
+    a, b, c = (Digits().load(seed).test.features for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).any()
+
+
+@pytest.mark.parametrize("source", [MNIST, CIFAR10])
+def test_absent_data_says_where_it_was_looked_for(
+    source: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSIM_DATA_ROOT", str(tmp_path))
+    for call in (lambda: source().load(0), lambda: source().fingerprint()):
+        with pytest.raises(DataError, match=r"data\.download: true") as error:
+            call()
+        assert str(tmp_path) in str(error.value)
+        assert "RAYSIM_DATA_ROOT" in str(error.value)
+
+
+def test_a_damaged_mnist_is_a_data_error(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+            (raw / f"{part}-{name}").write_bytes(b"\0\0\x08\x03\0\0")
+    with pytest.raises(DataError, match="cannot read MNIST"):
+        MNIST(root=str(tmp_path)).load(0)
+
+
+@pytest.mark.data
+@pytest.mark.skipif("RAYSIM_DATA_ROOT" not in os.environ, reason="RAYSIM_DATA_ROOT is not set")
+def test_mnist_by_label_has_nine_clients_with_two_classes() -> None:
+    splits = MNIST().load(seed=0)
+    assert splits.train.features.shape == (60_000, 1, 28, 28)
+    assert splits.test.features.shape == (10_000, 1, 28, 28)
+    np.testing.assert_array_equal(
+        np.bincount(splits.train.labels), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    )
+    owner = ByLabel(clients=500).assign(splits.train, seed=0)
+    np.testing.assert_array_equal(np.bincount(owner), np.full(500, 120))
+    labels = splits.train.labels[np.argsort(owner, kind="stable")].reshape(500, 120)
+    assert np.count_nonzero(labels.min(axis=1) != labels.max(axis=1)) == 9
+
+
+# Parquet
+
+
+def test_parquet_images(tmp_path: Path) -> None:
+    images = pixels(5, 4, 6, 3)
+    train = image_file(tmp_path / "train.parquet", list(images), [0, 1, 2, 1, 0])
+    test = image_file(tmp_path / "test.parquet", list(images[:2]), [2, 1])
+    splits = Parquet(train=train, test=test).load(seed=0)
+    np.testing.assert_array_equal(splits.train.features, images.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(splits.test.features, images[:2].transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(splits.train.labels, [0, 1, 2, 1, 0])
+    assert splits.classes == 3
+    assert (splits.mul * 255 + splits.add, splits.add) == (1, -1)
+
+
+def test_parquet_grey_images_have_one_channel(tmp_path: Path) -> None:
+    images = pixels(4, 5, 6)
+    source = Parquet(train=image_file(tmp_path / "a.parquet", list(images), [0, 1, 0, 1]), image="img", test_fraction=0)
+    np.testing.assert_array_equal(source.load(seed=0).train.features, images[:, None])
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (pixels(4, 5), r"row 1 has \(channels, height, width\) \(1, 4, 5\), that of row 0 has \(1, 4, 4\)"),
+        (pixels(4, 4, 3), r"row 1 has .* \(3, 4, 4\)"),
+        (pixels(4, 4) > 128, r"row 1 has mode '1'"),
+        (b"not an image", "row 1 cannot be decoded"),
+        (png(pixels(4, 4))[:60], "row 1 cannot be decoded"),
+        (None, "row 1 holds no image bytes"),
+    ],
+)
+def test_an_odd_image_is_named(tmp_path: Path, odd: np.ndarray | bytes | None, message: str) -> None:
+    train = image_file(tmp_path / "a.parquet", [pixels(4, 4), odd], [0, 1])
+    with pytest.raises(DataError, match=message) as error:
+        Parquet(train=train).load(seed=0)
+    assert train in str(error.value)
+
+
+def test_parquet_columns(tmp_path: Path) -> None:
+    train = column_file(
+        tmp_path / "a.parquet",
+        age=[30, 40, 50],
+        who=["x", "y", "x"],
+        pay=[1.5, 2.5, 3.5],
+        old=[False, True, True],
+        label=["no", "yes", "maybe"],
+    )
+    splits = Parquet(train=train, client="who", test_fraction=0).load(seed=0)
+    np.testing.assert_array_equal(splits.train.features, [[30, 1.5, 0], [40, 2.5, 1], [50, 3.5, 1]])
+    assert splits.train.features.dtype == np.float32
+    np.testing.assert_array_equal(splits.train.labels, [1, 2, 0])  # maybe, no, yes
+    assert (splits.classes, splits.mul, splits.add) == (3, 1, 0)
+    np.testing.assert_array_equal(Natural().assign(splits.train, seed=0), [0, 1, 0])
+    chosen = SOURCES.build("parquet", {"train": train, "features": ["pay"], "label": "old", "test_fraction": 0})
+    np.testing.assert_array_equal(chosen.load(seed=0).train.features, [[1.5], [2.5], [3.5]])
+    np.testing.assert_array_equal(chosen.load(seed=0).train.labels, [0, 1, 1])
+
+
+def test_parquet_categories_are_their_values(tmp_path: Path) -> None:
+    labels = pa.array(["b", "a", "b", "a"]).dictionary_encode()
+    source = Parquet(train=column_file(tmp_path / "a.parquet", x=[1.0, 2, 3, 4], label=labels), test_fraction=0.5)
+    splits = source.load(seed=0)
+    together = {float(t.features[i, 0]): int(t.labels[i]) for t in (splits.train, splits.test) for i in range(2)}
+    assert together == {1: 1, 2: 0, 3: 1, 4: 0}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": [1.0, np.nan], "label": [0, 1]}, "row 1, column 'x' is nan"),
+        ({"x": [1.0, 1e300], "label": [0, 1]}, r"row 1, column 'x' is 1e\+300"),
+        ({"x": [1.0, None], "label": [0, 1]}, "row 1, column 'x' has no value"),
+        ({"x": [1.0, 2.0], "label": [0, None]}, "row 1, column 'label' has no value"),
+        ({"x": [1.0, 2.0], "label": [0, -1]}, "row 1 has label -1"),
+        ({"x": [1.0, 2.0], "label": [0.0, 1.0]}, r"'label' \(data.label\) is double"),
+        ({"x": [1.0, 2.0], "lable": [0, 1]}, "no column 'label'.* did you mean 'lable'"),
+        ({"x": ["a", "b"], "label": [0, 1]}, "no numeric column"),
+        ({"x": pa.array([], pa.float32()), "label": pa.array([], pa.int64())}, "has no rows"),
+    ],
+)
+def test_bad_columns_are_named(tmp_path: Path, columns: dict, message: str) -> None:
+    train = column_file(tmp_path / "a.parquet", **columns)
+    with pytest.raises(DataError, match=message) as error:
+        Parquet(train=train).load(seed=0)
+    assert train in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"features": ("x", "z")}, r"no column 'z' \(data.features\)"),
+        ({"features": ("name",)}, r"'name' \(data.features\) is .*string, not numeric"),
+        ({"client": "hwo"}, r"no column 'hwo' \(data.client\); did you mean 'who'"),
+        ({"client": "x"}, r"'x' \(data.client\) is double; it must be integers or strings"),
+        ({"image": "x"}, r"'x' \(data.image\) is double, not struct<bytes, path>"),
+    ],
+)
+def test_settings_that_name_a_bad_column(tmp_path: Path, settings: dict, message: str) -> None:
+    train = column_file(tmp_path / "a.parquet", x=[1.0, 2.0], who=[1, 2], name=["p", "q"], label=[0, 1])
+    with pytest.raises(DataError, match=message):
+        Parquet(train=train, **settings).load(seed=0)
+
+
+def test_parquet_image_and_features_exclude_each_other(tmp_path: Path) -> None:
+    train = column_file(tmp_path / "a.parquet", x=[1.0], label=[0])
+    with pytest.raises(ConfigError) as error:
+        Parquet(train=train, image="x", features=("x",)).load(seed=0)
+    assert error.value.key == "data.features"
+
+
+def test_parquet_label_the_train_has_not(tmp_path: Path) -> None:
+    train = column_file(tmp_path / "a.parquet", x=[1.0, 2.0], label=["a", "b"])
+    test = column_file(tmp_path / "b.parquet", x=[1.0, 2.0], label=["a", "c"])
+    with pytest.raises(DataError, match=r"b\.parquet: row 1 has label c"):
+        Parquet(train=train, test=test).load(seed=0)
+    numbers = column_file(tmp_path / "c.parquet", x=[1.0], label=[0])
+    for one, other in ((train, numbers), (numbers, train)):
+        with pytest.raises(DataError, match="but those of the train are"):
+            Parquet(train=one, test=other).load(seed=0)
+
+
+def test_damaged_and_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = column_file(tmp_path / "a.parquet", x=np.arange(1e4), label=np.arange(10_000) % 2)
+    data = Path(train).read_bytes()
+    for damaged in (b"", b"hello", data[: len(data) // 2], data[:4] + bytes(2000) + data[2004:]):
+        Path(train).write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.parquet: is no Parquet file or is damaged"):
+            Parquet(train=train).load(seed=0)
+    monkeypatch.setenv("RAYSIM_DATA_ROOT", str(tmp_path / "root"))
+    with pytest.raises(DataError, match=r"there is no file .*absent\.parquet or .*root.absent\.parquet"):
+        Parquet(train="absent.parquet").load(seed=0)
+
+
+def test_relative_paths_are_also_looked_for_under_the_data_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column_file(tmp_path / "a.parquet", x=[1.0], label=[0])
+    monkeypatch.setenv("RAYSIM_DATA_ROOT", str(tmp_path))
+    assert len(Parquet(train="a.parquet").load(seed=0).train) == 1
+
+
+# LibSVM
+
+
+def test_libsvm(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("-1 1:0.5 3:2\n+1 2:1\n-1 1:1\n")
+    (tmp_path / "test.gz").write_bytes(gzip.compress(b"+1 4:7\n"))
+    splits = LibSVM(train=str(tmp_path / "train"), test=str(tmp_path / "test.gz")).load(seed=0)
+    np.testing.assert_array_equal(splits.train.features, [[0.5, 0, 2, 0], [0, 1, 0, 0], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(splits.test.features, [[0, 0, 0, 7]])
+    np.testing.assert_array_equal(splits.train.labels, [0, 1, 0])
+    np.testing.assert_array_equal(splits.test.labels, [1])
+    assert splits.classes == 2
+    assert splits.train.features.dtype == np.float32
+    wide = LibSVM(train=str(tmp_path / "train"), n_features=9, test_fraction=0).load(seed=0)
+    assert wide.train.shape == (9,)
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "1 1:x\n", "1 2:1 1:1\n", "1 1:nan\n", "1 1:1e300\n", "nan 1:1\n"])
+def test_bad_libsvm_text_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad").write_text(text)
+    with pytest.raises(DataError, match=r"bad"):
+        LibSVM(train=str(tmp_path / "bad"), test_fraction=0).load(seed=0)
+
+
+def test_libsvm_labels_and_widths_must_fit(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("-1 1:1\n+1 2:1\n")
+    (tmp_path / "test").write_text("-1 1:1\n2 2:1\n")
+    with pytest.raises(DataError, match=r"test: row 1 has label 2"):
+        LibSVM(train=str(tmp_path / "train"), test=str(tmp_path / "test")).load(seed=0)
+    with pytest.raises(ConfigError, match="the files have 2 features") as error:
+        LibSVM(train=str(tmp_path / "train"), n_features=1).load(seed=0)
+    assert error.value.key == "data.n_features"
+
+
+# Quadratic
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 100.0])
+def test_quadratic_is_strongly_convex_concave_whatever_the_spread(spread: float) -> None:
+    splits = Quadratic(clients=6, rows=2, dim_x=4, dim_y=3, spread=spread, mu=0.5).load(seed=0)
+    assert splits.train.features.shape == (12, 4 * 4 + 4 * 3 + 3 * 3 + 4 + 3)
+    assert len(splits.test) == 0
+    np.testing.assert_array_equal(splits.train.clients, np.repeat(np.arange(6), 2))
+    A, B, C, a, c = unpack_quadratic(splits.train.features, 4, 3)
+    assert [part.shape[1:] for part in (A, B, C, a, c)] == [(4, 4), (4, 3), (3, 3), (4,), (3,)]
+    for matrix in (A, C):
+        np.testing.assert_array_equal(matrix, matrix.swapaxes(1, 2))
+        eigenvalues = np.linalg.eigvalsh(matrix.astype(np.float64))
+        assert eigenvalues.min() > 0.5 - 1e-6
+        assert eigenvalues.max() < 1.0 + 1e-6
+    assert (spread == 0) == bool((B[0] == B[-1]).all() and (A[0] == A[-1]).all() and (a[0] == a[-1]).all())
+
+
+def test_quadratic_noise_keeps_the_clients_means() -> None:
+    calm = Quadratic(clients=3, rows=50, noise=0.0).load(seed=0).train.features.reshape(3, 50, -1)
+    noisy = Quadratic(clients=3, rows=50, noise=2.0).load(seed=0).train.features.reshape(3, 50, -1)
+    np.testing.assert_array_equal(calm, np.broadcast_to(calm[:, :1], calm.shape))
+    np.testing.assert_allclose(noisy.mean(axis=1), calm[:, 0], atol=1e-5)
+    np.testing.assert_array_equal(noisy[..., :-7], calm[..., :-7])  # only a and c, the last 4 + 3, have noise
+    assert noisy[..., -7:].std(axis=1).mean() == pytest.approx(2.0, rel=0.1)
+
+
+def test_quadratic_identical_clients_and_seeds() -> None:
+    same = Quadratic(clients=3, identical=True).load(seed=0).train.features
+    assert (same == same[0]).all()
+    assert (same != Quadratic(clients=3, identical=True).load(seed=1).train.features).any()
+
+
+def test_unpack_quadratic_gives_views_of_arrays_and_works_under_vmap() -> None:
+    rows = Quadratic(clients=5).load(seed=0).train.features
+    assert all(np.shares_memory(part, rows) for part in unpack_quadratic(rows, 4, 3))
+    whole = unpack_quadratic(torch.from_numpy(rows), 4, 3)
+    mapped = torch.func.vmap(lambda row: unpack_quadratic(row, 4, 3))(torch.from_numpy(rows))
+    assert all(torch.equal(one, other) for one, other in zip(whole, mapped, strict=True))
+    with pytest.raises(DataError, match="rows of 44 numbers are no quadratic with dim_x 3 and dim_y 3"):
+        unpack_quadratic(rows, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "key"),
+    [
+        ("digits", {"test_fraction": 1}, "data.test_fraction"),
+        ("mnist", {"download": "false"}, "data.download"),
+        ("parquet", {}, "data.train"),
+        ("quadratic", {"clients": 3, "spread": -1.0}, "data.spread"),
+        ("quadratic", {"clients": 3, "sprad": 1.0}, "data.sprad"),
+    ],
+)
+def test_bad_settings_are_named(name: str, settings: dict, key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        SOURCES.build(name, settings)
+    assert error.value.key == key
