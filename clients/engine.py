@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from raysim import wire
-from raysim.data import Shards
+from raysim.data import Shards, Split
 from raysim.errors import ClientError
 from raysim.phase import Batch, Block, Order, Partial
 from raysim.point import Point
@@ -58,7 +58,7 @@ class LoopEngine:
             kept.append(memory)
         return functools.reduce(operator.add, partials), kept
 
-    def outputs(self, z: Point, split: str, start: int, stop: int) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
         """The problem's evaluation outputs on rows start..stop-1 of a split, shape (stop - start, ...)."""
         z = self._private(z)
         with torch.no_grad():
@@ -103,7 +103,7 @@ class LoopEngine:
         labels = self.shards.labels(rows, "train").to(self.device)
         return Batch(inputs, labels, torch.full((len(rows),), weight, dtype=self.dtype, device=self.device))
 
-    def _inputs(self, rows: NDArray[np.int64], split: str) -> Tensor:
+    def _inputs(self, rows: NDArray[np.int64], split: Split) -> Tensor:
         return self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
 
     def _private(self, tree: Any) -> Any:

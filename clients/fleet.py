@@ -9,12 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from clients.engine import LoopEngine
+from raysim.data import Split
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
 from raysim.point import Point
 
-# Rows of one evaluation task; a multiple of the engine's chunk, so that no number depends on how many actors share them.
+# Rows of one evaluation task: a multiple of the engine's chunk and a constant, so that no number depends on how many
+# actors share the work.
 SPAN_ROWS = 2_000
+
 
 def spans(rows: int) -> list[tuple[int, int]]:
     """An evaluation split cut into tasks (start, stop)."""
@@ -34,7 +37,7 @@ def torch_threads(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class InProcessFleet:
-    """All clients in this process, without Ray: for debugging and for tests. Memory handles are the memories themselves."""
+    """All clients in this process, without Ray: for debugging and tests. Memory handles are the memories themselves."""
 
     engine: LoopEngine
     threads: int = 1
@@ -45,7 +48,7 @@ class InProcessFleet:
                 partial, kept = self.engine.run(order, block, memory)
             yield partial, dict(zip(block.clients_C.tolist(), kept, strict=True)) if order.phase.remembers else {}
 
-    def outputs(self, z: Point, split: str) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
         rows = len(getattr(self.engine.shards, split).labels)
         with torch_threads(self.threads):
             return np.concatenate([self.engine.outputs(z, split, *span) for span in spans(rows)])

@@ -20,10 +20,11 @@ class ClientsConfig(BaseModel):
 
     Attributes:
         fleet: `ray` runs client actors; `in_process` runs all clients in the server's process without Ray.
-        per_actor: clients an actor hosts; 1 gives every client an actor of its own, `auto` a pool any of whose actors
-            plays any client.
+        per_actor: clients an actor hosts; 1 gives every client an actor of its own, `auto` a pool any of whose
+            actors plays any client.
         actors: size of the pool; `auto` takes what the machine can hold.
-        num_cpus, num_gpus: what an actor reserves in Ray, fractions allowed; with `num_gpus` clients compute on the GPU.
+        num_cpus, num_gpus: what an actor reserves in Ray, fractions allowed; with `num_gpus` they
+            compute on the GPU.
         threads: torch threads of an actor.
         block: most clients in one task; `auto` makes at most 32 tasks a phase. Sums are rounded per block.
     """
@@ -33,7 +34,7 @@ class ClientsConfig(BaseModel):
     fleet: Literal["ray", "in_process"] = "ray"
     per_actor: Count | Literal["auto"] = "auto"
     actors: Count | Literal["auto"] = "auto"
-    num_cpus: Annotated[float, Field(gt=0)] = 1.0
+    num_cpus: Annotated[float, Field(ge=1e-4)] = 1.0  # Ray counts in ten-thousandths
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Count = 1
     block: Count | Literal["auto"] = "auto"
@@ -56,9 +57,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Placement:
-    """Attributes:
-    actors: how many to start.
-    per_actor: clients each of them hosts, in order of client number; None for a pool.
+    """Where clients will run.
+
+    Attributes:
+        actors: how many to start.
+        per_actor: clients each of them hosts, in order of client number; None for a pool.
     """
 
     actors: int
@@ -90,20 +93,30 @@ def place(config: ClientsConfig, n_clients: int, cohort: int, has: Resources) ->
 
 def _fits(placement: Placement, config: ClientsConfig, n_clients: int, has: Resources) -> None:
     n = placement.actors
-    wants = [
-        ("CPU", n * config.num_cpus, has.cpus, f"{n} client actors x {config.num_cpus:g} CPU", "clients.num_cpus"),
-        ("GPU", n * config.num_gpus, has.gpus, f"{n} client actors x {config.num_gpus:g} GPU", "clients.num_gpus"),
-    ]
-    for unit, wanted, there, sum_, key in wants:
-        if wanted > there * (1 + 1e-9):
+    actors = f"{n} client actor{'s' if n > 1 else ''}"
+    for unit, each, there in (("CPU", config.num_cpus, has.cpus), ("GPU", config.num_gpus, has.gpus)):
+        if n * each > there * (1 + 1e-9):
+            most = math.floor(there / n * 1e4) / 1e4  # rounded down, in Ray's own grains
+            ways = [f"lower clients.num_{unit.lower()}s (at most {most:g})", *_fewer(config, n_clients, there / each)]
             raise PlacementError(
-                f"{sum_} = {wanted:g} {unit}, but there are {there:g}: lower {key} (at most {there / n:.3g}), "
-                f"or host more clients per actor (clients.per_actor: auto)"
+                f"{actors} x {each:g} {unit} = {n * each:g} {unit}, but there {'is' if there == 1 else 'are'} "
+                f"{there:g}: {', or '.join(ways)}"
             )
     if placement.memory_bytes > has.memory_bytes:
-        fits = max(1, has.memory_bytes // ACTOR_BYTES)
+        ways = _fewer(config, n_clients, has.memory_bytes / ACTOR_BYTES) or ["end other programs"]
         raise PlacementError(
-            f"{n} client actors x {ACTOR_BYTES / 1e6:.0f} MB = {placement.memory_bytes / 1e9:.1f} GB, but "
-            f"{has.memory_bytes / 1e9:.1f} GB of memory are free: set clients.per_actor to auto, or to "
-            f"{math.ceil(n_clients / fits)} or more"
+            f"{actors} x {ACTOR_BYTES / 1e6:.0f} MB = {placement.memory_bytes / 1e9:.1f} GB, but "
+            f"{has.memory_bytes / 1e9:.1f} GB of memory are free: {', or '.join(ways)}"
         )
+
+
+def _fewer(config: ClientsConfig, n_clients: int, room: float) -> list[str]:
+    """What would start no more actors than there is room for."""
+    fit = math.floor(room * (1 + 1e-9))
+    if not fit:
+        return []
+    if config.actors != "auto":
+        return [f"set clients.actors to {fit} or fewer"]
+    if config.per_actor != "auto":
+        return [f"set clients.per_actor to auto, or to {math.ceil(n_clients / fit)} or more"]
+    return []

@@ -16,6 +16,7 @@ from ray.exceptions import RayTaskError
 from clients.engine import LoopEngine
 from clients.fleet import spans
 from clients.placement import ClientsConfig, Placement
+from raysim.data import Split
 from raysim.errors import RaysimError
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
@@ -42,7 +43,7 @@ class ClientActor:
         partial, kept = self._engine.run(order, block, given)
         return (partial, *kept) if order.phase.remembers else partial
 
-    def outputs(self, z: Point, split: str, start: int, stop: int) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
         return self._engine.outputs(z, split, start, stop)
 
 
@@ -97,17 +98,20 @@ class RayFleet:
             kept = dict(zip(block.clients_C.tolist(), handles, strict=True)) if returns else {}
             yield functools.reduce(operator.add, map(_get, partials)), kept
 
-    def outputs(self, z: Point, split: str) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
         shared = ray.put(z)
         calls = [
             lambda actor, span=span: [actor.outputs.remote(shared, split, *span)] for span in spans(self.rows[split])
         ]
         return np.concatenate([_get(ref) for (ref,) in self._pool(calls)])
 
-    def _hosted(self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> Iterator[list[list[Any]]]:
+    def _hosted(
+        self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int
+    ) -> Iterator[list[list[Any]]]:
         """Each block's refs client by client; everything is submitted at once and queues at its actor."""
         submitted = [
-            [call(self.actors[int(one.clients_C[0]) // per_actor], one) for one in block.one_by_one()] for block in blocks
+            [call(self.actors[int(one.clients_C[0]) // per_actor], one) for one in block.one_by_one()]
+            for block in blocks
         ]
         yield from submitted
 

@@ -1,6 +1,10 @@
 """`raysim check`: what an experiment would do, before it does it."""
 
+import os
+from dataclasses import replace
+
 import numpy as np
+import torch
 from rich.console import Console
 
 from clients.placement import place
@@ -27,12 +31,21 @@ def show(experiment: Experiment, console: Console) -> None:
             f"phase        {part.phase}: {part.clients} clients, {size(part.bytes_down)} down, {size(part.bytes_up)} up"
         )
     down, up = sum(p.bytes_down for p in traffic), sum(p.bytes_up for p in traffic)
-    console.print(f"a round      {size(down)} down, {size(up)} up")
-    console.print(f"all {config.rounds} rounds  {size(down * config.rounds)} down, {size(up * config.rounds)} up")
-    if config.clients.fleet == "ray" and not config.ray.address:
-        has = connect.machine()
-        placement = place(config.clients, shards.n_clients, experiment.largest_cohort, has)
-        console.print(
-            f"actors       {placement.actors}, hosting {placement.per_actor or 'any'} clients each: "
-            f"{size(placement.memory_bytes)} of memory wanted, {size(has.memory_bytes)} available"
-        )
+    console.print(f"a round      {size(down)} down, {size(up)} up ({down:,} and {up:,} bytes)")
+    console.print(f"{config.rounds:<6} rounds {size(down * config.rounds)} down, {size(up * config.rounds)} up")
+    console.print(f"actors       {_placed(experiment)}")
+
+
+def _placed(experiment: Experiment) -> str:
+    config = experiment.config
+    if config.clients.fleet == "in_process":
+        return "none, all clients in this process"
+    if address := config.ray.address or os.environ.get("RAY_ADDRESS"):
+        return f"decided by what the cluster at {address} has"
+    has = replace(connect.machine(), gpus=torch.cuda.device_count())
+    placement = place(config.clients, experiment.shards.n_clients, experiment.largest_cohort, has)
+    hosts = f"hosting {placement.per_actor} of the clients each" if placement.per_actor else "each for any client"
+    return (
+        f"{placement.actors}, {hosts}: {size(placement.memory_bytes)} of memory wanted, "
+        f"{size(has.memory_bytes)} available"
+    )

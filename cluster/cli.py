@@ -1,19 +1,17 @@
 """The console script `raysim`."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from cluster import check as checks
 from cluster import plots
 from cluster.config import load_config
 from cluster.experiment import Experiment
-from cluster.progress import Watcher
+from cluster.progress import Watcher, number
 from cluster.run import run as run_experiment
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
@@ -25,19 +23,21 @@ from server.rounds import Progress
 app = typer.Typer(
     help="Simulate cross-device federated min-max learning.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console(highlight=False, soft_wrap=True)
+# Nothing that is printed is markup: a folder may well be called [a].
+console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-Path_ = Annotated[Path, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")]
+ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")]
 Overrides = Annotated[
     list[str] | None, typer.Option("-o", "--override", help="key.sub=value in place of the file's; repeatable.")
 ]
 
 
 @app.command()
-def run(config: Path_, override: Overrides = None) -> None:
+def run(config: ConfigPath, override: Overrides = None) -> None:
     """Run an experiment and print where its results lie."""
     settings = load_config(config, override or [])
     show = _Show()
@@ -46,12 +46,10 @@ def run(config: Path_, override: Overrides = None) -> None:
             result = run_experiment(settings, watch=show.report, started=show.started)
     except KeyboardInterrupt:
         if show.folder:
-            console.print(f"stopped; the tables of the last evaluation are in {show.folder}")
-        raise
-    for split in settings.evaluate.splits:
-        value = result.final(split=split) if _has(result.metrics["split"].to_pylist(), split) else None
-        if value is not None:
-            console.print(f"final {split} {result.headline}: {value:.4f}")
+            console.print(f"stopped; what the last evaluation wrote is in {show.folder}")
+        raise typer.Exit(130) from None
+    for split in result.splits:
+        console.print(f"final {split} {result.headline}: {number(result.final(split=split))}")
     console.print(f"results in {result.folder}")
     for path in sorted(result.folder.rglob("*")):
         if path.is_file():
@@ -59,19 +57,19 @@ def run(config: Path_, override: Overrides = None) -> None:
 
 
 @app.command()
-def check(config: Path_, override: Overrides = None) -> None:
-    """Validate an experiment and print what it would do, without running it."""
+def check(config: ConfigPath, override: Overrides = None) -> None:
+    """Print what an experiment would do, without running it."""
     checks.show(Experiment.build(load_config(config, override or [])), console)
 
 
 @app.command("list")
 def list_() -> None:
-    """Show the algorithms, problems, models, data sets and partitioners there are."""
+    """Show the names that a configuration can use."""
     for registry in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS):
-        table = Table(title=registry.kind, title_justify="left", title_style="bold", show_header=False, box=None)
+        console.print(registry.kind)
+        width = max(map(len, registry.entries))
         for name, line in registry.lines():
-            table.add_row(f"  {name}", line)
-        console.print(table)
+            console.print(f"  {name:<{width}}  {line}")
     console.print("One of your own is named package.module:Class.")
 
 
@@ -112,16 +110,10 @@ class _Show:
         self._watcher(progress)
 
 
-def _has(values: Sequence[str], value: str) -> bool:
-    return value in values
-
-
 def main() -> None:
     """Runs the command; an error of the user's is one line and exit status 2, Ctrl-C is status 130."""
     try:
-        app(standalone_mode=False)
+        app()
     except RaysimError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)

@@ -1,16 +1,15 @@
 """The configuration of an experiment: one YAML file, read into typed models. Every key is a field of one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from clients.placement import ClientsConfig, Count
 from cluster import yaml12
 from raysim.errors import ConfigError
-from raysim.registry import STRICT, validated
+from raysim.registry import STRICT, plain, validated
 
 
 class Choice(BaseModel):
@@ -94,40 +93,45 @@ class Config(BaseModel):
     output: OutputConfig = OutputConfig()
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Reads a configuration file.
+def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Reads a configuration.
 
     Args:
-        path: of the YAML file.
+        source: the path of a YAML file, or a configuration made in Python, which is left as it is.
         overrides: each ``key.sub=value``, the value in YAML; a mapping replaces a whole section.
 
     Raises:
         ConfigError: naming the key, and the nearest known one where it is unknown.
     """
-    try:
-        tree = yaml12.parse(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(str(path), "must be a mapping of keys to values")
+    tree = plain(source) if isinstance(source, Mapping) else _read(Path(source))
     for override in overrides:
         _override(tree, override)
-    config: Config = validated(Config, tree, key="", owner="configuration")
+    config: Config = validated(Config, tree, key="", owner="every configuration")
     return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml12.parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(str(path), f"is not valid YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(str(path), "must be a mapping of keys to values")
+    return tree
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
-    if not equals or not path:
+    *sections, last = path.strip().split(".")
+    if not equals or not all((*sections, last)):
         raise ConfigError(f"-o {override}", "is not of the form key.sub=value")
-    *sections, last = path.split(".")
-    for depth, section in enumerate(sections):
+    for depth, section in enumerate(sections, start=1):
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"-o {override}", f"{'.'.join(sections[: depth + 1])} is no section")
+            raise ConfigError(path, f"cannot be set, since {'.'.join(sections[:depth])} is no section")
     try:
         tree[last] = yaml12.parse(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"-o {override}", f"the value is not valid YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise ConfigError(path, f"{text!r} is not valid YAML: {error}") from None

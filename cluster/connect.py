@@ -13,7 +13,7 @@ from clients.placement import Resources
 
 
 def machine() -> Resources:
-    """What this machine has free for actors, without Ray: a container's own memory limit counts. GPUs are Ray's to find."""
+    """What this machine has free for actors, by its own account. A container's memory limit counts; GPUs are not looked for."""
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -35,8 +35,8 @@ def session(address: str | None) -> Iterator[Resources]:
     # Ray's own notice about GPUs on machines that have none, and its usage reports, are not this run's business.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    started_here = {"include_dashboard": False} if address == "local" else {}
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
+    dashboard = False if address == "local" else None
+    ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield _cluster()
     finally:

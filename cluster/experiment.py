@@ -14,9 +14,8 @@ from cluster.config import Choice, Config
 from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
-from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Algorithm, Order, Phase, Same, Uniform
+from raysim.phase import Algorithm, Order, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from server.plan import Planner

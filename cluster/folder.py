@@ -16,21 +16,20 @@ _PACKAGES = ("raysim", "ray", "torch", "torchvision", "numpy", "pyarrow", "sciki
 
 def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
     """A new folder for a run of `name`, holding its configuration and where it came from."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    for copy in range(1000):
-        folder = Path(parent).expanduser().absolute() / (f"{name}-{stamp}" if not copy else f"{name}-{stamp}-{copy}")
+    stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    copies = 0
+    while True:
+        folder = Path(parent).expanduser().absolute() / (f"{stem}-{copies}" if copies else stem)
         try:
             folder.mkdir(parents=True)
+            (folder / "config.yaml").write_text(yaml12.dump(resolved), encoding="utf-8")
+            (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
         except FileExistsError:
-            if not folder.is_dir():
-                raise ConfigError("output.folder", f"{parent} is not a folder") from None
-            continue
+            copies += 1  # another run began in the same second
         except OSError as error:
             raise ConfigError("output.folder", f"cannot make {folder} ({error.strerror})") from None
-        break
-    (folder / "config.yaml").write_text(yaml12.dump(resolved))
-    (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n")
-    return folder
+        else:
+            return folder
 
 
 def _environment() -> dict[str, Any]:
@@ -45,12 +44,15 @@ def _environment() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the code that runs, marked where files differ from it; None outside a checkout."""
-    here = Path(__file__).parent
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here.parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        head, status = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
+        git("ls-files", "--error-unmatch", here.name)  # installed inside a checkout of something else it is not tracked
+        head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return f"{head} (with changes)" if status else head
+    return f"{head} (with changes)" if changes else head

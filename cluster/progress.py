@@ -1,7 +1,6 @@
 """What a person sees while a run goes on: a live bar in a terminal, plain lines elsewhere."""
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -11,12 +10,19 @@ from server.rounds import Progress
 
 
 def size(n_bytes: float) -> str:
-    """Bytes for a person, decimal units."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}" if unit != "B" else f"{n_bytes:.0f} B"
+    """Bytes for a person, decimal units, three digits."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n_bytes < 999.5:  # beyond, three digits would be rounded to 1000
+            return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
+    return f"{n_bytes:.3g} PB"
+
+
+def number(value: float | None) -> str:
+    """A metric for a person, four digits."""
+    if value is None:
+        return "undefined"
+    return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e6 else f"{value:.3e}"
 
 
 class Watcher:
@@ -36,7 +42,7 @@ class Watcher:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def __call__(self, report: Progress) -> None:
@@ -47,9 +53,10 @@ class Watcher:
             self._console.print(f"round {report.round}/{report.rounds}  {metric}  {moved}  {self._left(report)}")
 
     def _metric(self, report: Progress) -> str:
+        if not report.metrics:
+            return "nothing to evaluate"
         split = "test" if "test" in report.metrics else next(iter(report.metrics))
-        value = report.metrics[split].get(self._headline)
-        return f"{split} {self._headline} {'undefined' if value is None else format(value, '.4f')}"
+        return f"{split} {self._headline} {number(report.metrics[split].get(self._headline))}"
 
     def _left(self, report: Progress) -> str:
         spent = time.monotonic() - self._started

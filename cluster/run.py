@@ -50,6 +50,11 @@ class Result:
         parts: dict[str, Tensor] = torch.load(self.folder / "model.pt", weights_only=True)
         return parts
 
+    @property
+    def splits(self) -> list[str]:
+        """The splits that were evaluated: those asked for that have rows."""
+        return list(dict.fromkeys(self.metrics["split"].to_pylist()))
+
     def final(self, metric: str | None = None, split: str = "test") -> float | None:
         """The last value of a metric (the headline, if none is named); None where it is undefined."""
         rows = [r for r in self.metrics.to_pylist() if r["metric"] == (metric or self.headline) and r["split"] == split]

@@ -1,4 +1,4 @@
-"""A fleet takes a phase's blocks and gives back their partial sums, in order. The server knows no more of it than this."""
+"""A fleet takes a phase's blocks and gives back their partial sums, in order. It is all the server sees of clients."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from raysim.data import Split
 from raysim.phase import Block, Order, Partial
 from raysim.point import Point
 
@@ -24,5 +25,5 @@ class Fleet(Protocol):
             memory: handles by client number, for those who have any; opaque to the caller.
         """
 
-    def outputs(self, z: Point, split: str) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
         """The problem's evaluation outputs at z on all rows of "train" or "test", in the file's order."""

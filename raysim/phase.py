@@ -4,8 +4,8 @@ Legend: C clients of a block, K local steps, B minibatch.
 
 A round is a sequence of phases. In each, the server draws a cohort, sends one message to all of it, the clients compute
 (start, step for each batch, finish) and the server absorbs the weighted mean of what they upload. Client code has no
-randomness, no input or output and no branch on a tensor's value, so that any engine may run it: one client after another
-or many at a time under torch.func.vmap.
+randomness, no input or output and no branch on a tensor's value, so that any engine may run it: one client after
+another or many at a time under torch.func.vmap.
 """
 
 from abc import ABC, abstractmethod
@@ -106,7 +106,7 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
 
     @abstractmethod
     def sends(self, state: State) -> Message:
-        """The message to every client of the cohort. Its tensors are counted as downloaded bytes, its scalars are not."""
+        """The message to every client of the cohort. Its tensors count as downloaded bytes, its scalars do not."""
 
     @abstractmethod
     def start(self, sent: Message, memory: Any) -> Carry:

@@ -1,8 +1,9 @@
 """Names to classes, and settings to constructor arguments.
 
-A config key is a keyword of the constructor of the thing it configures: there is no second schema. A class is found by its
-registered name or, for a user's own, by ``package.module:Name``. Its settings are checked against the constructor's
-annotations, strictly: a number in quotes is not a number, and an unknown key is an error that names the nearest known one.
+A config key is a keyword of the constructor of the thing it configures: there is no second schema. A class is found by
+its registered name or, for a user's own, by ``package.module:Name``. Its settings are checked against the constructor's
+annotations, strictly: a number in quotes is not a number, and an unknown key is an error that names the nearest known
+one.
 """
 
 import difflib
@@ -10,10 +11,11 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import typing
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -31,17 +33,22 @@ class Registry:
         kind: the word for an entry, which is also its section in a configuration ("algorithm").
         entries: the registered classes.
         injected: constructor keywords that the simulator supplies, so that they are no settings.
+        base: what every entry derives from, a user's own too.
     """
 
     kind: str
     entries: Mapping[str, type]
     injected: Collection[str] = ()
+    base: type = object
 
     def find(self, name: str, key: str | None = None) -> type:
         """The class called `name`; `key` is the configuration path to blame."""
         key = key or f"{self.kind}.name"
         if ":" in name:
-            return _imported(name, key)
+            found = _imported(name, key)
+            if not issubclass(found, self.base):
+                raise ConfigError(key, f"{name!r} does not derive from {self.base.__module__}.{self.base.__name__}")
+            return found
         if name not in self.entries:
             raise ConfigError(key, f"there is no {self.kind} {name!r}{nearest(name, self.entries)}")
         return self.entries[name]
@@ -55,13 +62,17 @@ class Registry:
 
     def build(self, name: str, settings: Mapping[str, Any], key: str | None = None, **supplied: Any) -> Any:
         """The instance: checked settings plus those of the `supplied` arguments that its constructor takes."""
-        cls = self.find(name)
-        takes = inspect.signature(cls).parameters
+        key = key or self.kind
+        cls = self.find(name, f"{key}.name")
+        takes = _parameters(cls)
         arguments = self.settings(name, settings, key) | {k: v for k, v in supplied.items() if k in takes}
+        for keyword in takes.keys() & set(self.injected):
+            if takes[keyword].default is inspect.Parameter.empty and arguments.get(keyword) is None:
+                raise ConfigError(key, f"{name!r} needs a {keyword}, and no section gives one")
         try:
             return cls(**arguments)
-        except ValidationError as error:
-            raise _first(error, key or self.kind, type(error).__name__, ()) from None
+        except ValidationError as error:  # of fields that are each right but do not go together
+            raise _blame(error, cls, arguments, key, name) from None
 
     def lines(self) -> list[tuple[str, str]]:
         """(name, first line of the docstring) of each entry."""
@@ -69,58 +80,130 @@ class Registry:
 
 
 def validated(model: type[BaseModel], given: Mapping[str, Any], key: str, owner: str) -> Any:
-    """`given` as an instance of `model`, or the first fault as a ConfigError with its dotted path.
+    """`given` as an instance of `model`, or its worst fault as a ConfigError with the dotted path.
 
     The check is made on JSON, whose strict mode takes a list for a tuple but no string for a number.
     """
+    tree = plain(given, key)
     try:
-        text = json.dumps(given)
-    except TypeError as error:
-        raise ConfigError(key, f"holds a value that is not plain data ({error})") from None
-    try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(json.dumps(tree))
     except ValidationError as error:
-        raise _first(error, key, owner, list(model.model_fields)) from None
+        raise _blame(error, model, tree, key, owner) from None
+
+
+def plain(value: Any, path: str = "") -> Any:
+    """A copy of `value` in dicts, lists, text and numbers. Raises ConfigError where it holds anything else."""
+    try:
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner, _dotted(path, key)) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(inner, _dotted(path, place)) for place, inner in enumerate(value)]
+    except RecursionError:
+        raise ConfigError(path.split(".")[0], "contains itself") from None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+    raise ConfigError(path, f"is of type {kind}; give text, a number, true, false, a list or a mapping")
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The end of an error message: the known name closest to `name`, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        return f"; did you mean {by_lower[close[0]]!r}?"
     return f"; known: {', '.join(known)}" if known else ""
 
 
-def _first(error: ValidationError, key: str, owner: str, known: Collection[str]) -> ConfigError:
-    fault = error.errors()[0]
-    path = ".".join(part for part in (key, *map(str, fault["loc"])) if part)
+# Where pydantic speaks of JSON or Python, and a configuration of YAML.
+_WORDS = {
+    "model_type": "should be a section of its own, keys and values",
+    "dict_type": "should be keys and values",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "bool_type": "should be true or false",
+}
+
+
+def _blame(error: ValidationError, model: type, given: Any, key: str, owner: str) -> ConfigError:
+    """The fault to mend first: an unknown key before the missing one that it was perhaps meant to be."""
+    faults = error.errors(include_url=False)
+    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    place = _place(fault, given)
+    path = _dotted(key, *place)
     if fault["type"] == "extra_forbidden":
-        return ConfigError(path, f"unknown key{nearest(str(fault['loc'][-1]), known)}")
+        return ConfigError(path, f"unknown key{nearest(str(place[-1]), _known(model, place))}")
     if fault["type"] in ("missing", "missing_argument"):
-        return ConfigError(path, f"is required by {owner!r} and not given")
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return ConfigError(path, f"{message} (got {fault['input']!r})")
+        return ConfigError(path, f"is required by {owner} and not given")
+    first, *others = dict.fromkeys(_reason(f) for f in faults if _place(f, given) == place)
+    reason = " or ".join([first, *(other.removeprefix("should be ") for other in others)])
+    return ConfigError(path, reason if fault["type"] == "value_error" else f"{reason} (got {fault['input']!r})")
+
+
+def _place(fault: Any, given: Any) -> list[str | int]:
+    """Where in `given` a fault is, without the names that pydantic gives to the branches of a union."""
+    place: list[str | int] = []
+    for part in fault["loc"]:
+        inside = part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int)
+        if inside:
+            given = given[part]
+            place.append(part)
+    return [*place, fault["loc"][-1]] if fault["type"] in ("missing", "missing_argument") else place
+
+
+def _known(model: Any, place: list[str | int]) -> list[str]:
+    """The keys of the section that the last part of `place` is in."""
+    for part in place[:-1]:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field else None
+    return list(getattr(model, "model_fields", {}))
+
+
+def _reason(fault: Any) -> str:
+    message = _WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
+    return re.sub(r"^\w+ (?=should )", "", message)  # "Input should", "String should", ...
+
+
+def _dotted(*parts: str | int) -> str:
+    return ".".join(str(part) for part in parts if part != "")
 
 
 def _imported(name: str, key: str) -> type:
     module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise ConfigError(key, f"{name!r} is not of the form package.module:Name")
     if os.getcwd() not in sys.path:  # a console script, unlike python -m, leaves the working directory out
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ConfigError(key, f"cannot import {module!r} for {name!r}: {error}") from error
+    except Exception as error:  # the module is the user's, and may fail in any way
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(key, f"cannot import {module!r} for {name!r} ({cause})") from error
     if not isinstance(found, type):
         raise ConfigError(key, f"{module!r} has no class {attribute!r}")
     return found
 
 
+def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    """The constructor's parameters. inspect.signature(cls) would be the base's, where that is a pydantic dataclass."""
+    owner = _owner(cls)
+    if "__signature__" in vars(owner):
+        return inspect.signature(owner).parameters
+    _, *parameters = inspect.signature(owner.__init__).parameters.items()  # type: ignore[misc]
+    return dict(parameters)
+
+
+def _owner(cls: type) -> type:
+    """The class that the constructor of `cls` comes from."""
+    return next(base for base in cls.__mro__ if "__init__" in vars(base))
+
+
 def _model(cls: type, injected: frozenset[str]) -> type[BaseModel]:
     """A pydantic model of `cls`'s constructor keywords, without the injected ones."""
-    annotated = cls if is_dataclass(cls) else cls.__init__  # type: ignore[misc]
+    annotated = cls if "__dataclass_fields__" in vars(_owner(cls)) else cls.__init__  # type: ignore[misc]
     hints = typing.get_type_hints(annotated, include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(cls).parameters.values():
+    for parameter in _parameters(cls).values():
         if parameter.name in injected or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         default = parameter.default if parameter.default is not parameter.empty else ...

@@ -113,4 +113,5 @@ class Ledger:
     def _drawn(self, block: Block) -> NDArray[np.int64]:
         if block.rows_CKB is None:
             return self.rows_N[block.clients_C]
-        return (block.rows_CKB >= 0).sum(axis=(1, 2))
+        drawn: NDArray[np.int64] = np.count_nonzero(block.rows_CKB >= 0, axis=(1, 2))
+        return drawn

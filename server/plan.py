@@ -44,7 +44,7 @@ class Planner:
     def check(self, rule: Cohort) -> None:
         """Raises ConfigError if a cohort cannot be drawn."""
         n, has_rows = len(self.rows_N), len(self.population)
-        if isinstance(rule, Uniform) and rule.S > has_rows:
+        if isinstance(rule, Uniform) and has_rows < rule.S:
             empty = f" ({n - has_rows} more have no rows)" if n > has_rows else ""
             raise ConfigError("algorithm.S", f"cannot sample {rule.S} clients of {has_rows}{empty}; lower algorithm.S")
 

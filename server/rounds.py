@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from raysim import wire
+from raysim.data import Split
 from raysim.fleet import Fleet
 from raysim.phase import Algorithm, Order, Partial, Phase
 from raysim.point import Point
@@ -39,7 +40,7 @@ class Job:
     algorithm: Algorithm[Any]
     problem: Problem
     planner: Planner
-    labels: Mapping[str, NDArray[np.int64]]
+    labels: Mapping[Split, NDArray[np.int64]]
     rounds: int
     evaluate_every: int
     dtype: torch.dtype

@@ -1,8 +1,8 @@
 """CD-MA: cross-device min-max averaging, local SGDA with S of N clients a round.
 
 J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian, "Efficient cross-device federated learning algorithms for minimax problems",
-2021, https://arxiv.org/abs/2105.14216v2, Algorithm 4 (appendix A). With all clients it is Local SGDA (Y. Deng, M. Mahdavi,
-AISTATS 2021).
+2021, https://arxiv.org/abs/2105.14216v2, Algorithm 4 (appendix A). With all clients it is Local SGDA (Y. Deng,
+M. Mahdavi, AISTATS 2021).
 
 | symbol | name | meaning | default's source |
 |---|---|---|---|

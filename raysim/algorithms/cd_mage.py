@@ -138,8 +138,8 @@ class CDMage(Algorithm[State]):
         K: local steps of the parameter update.
         batch: rows of a minibatch.
         eta, gamma: primal and dual step size.
-        same_clients: the update runs on the clients of the collection (the authors' code) instead of an independent draw
-            (the paper).
+        same_clients: the update runs on the clients of the collection (the authors' code) instead of an independent
+            draw (the paper).
     """
 
     S: PositiveInt
@@ -163,8 +163,8 @@ class CDMage(Algorithm[State]):
 class CDMagePlus(Algorithm[State]):
     """CD-MAGE+: CD-MAGE with a recursive-momentum gradient estimate and decaying steps (Xie et al. 2021, eq. 3, B.1).
 
-    While alpha_t = 1 it is CD-MAGE with a decaying step: with c_alpha = 5 and rho = 1/5 until t + 1 = 56, with 10 and 1/5
-    until 316. As in Algorithm 1, z_{t-1} is sent then too.
+    While alpha_t = 1 it is CD-MAGE with a decaying step: with c_alpha = 5 and rho = 1/5 until t + 1 = 55, with 10 and
+    1/5 until 316. As in Algorithm 1, z_{t-1} is sent then too.
 
     Attributes:
         S, K, batch, same_clients: as for CD-MAGE.

@@ -2,8 +2,8 @@
 
 The parallel version of single-machine SGDA (T. Lin, C. Jin, M. I. Jordan, "On gradient descent ascent for
 nonconvex-concave minimax problems", ICML 2020), a baseline of J. Xie et al., "Efficient cross-device federated learning
-algorithms for minimax problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5. It is CD-MAGE with K = 1 and without
-the update's exchange, since the first corrected local step is u_t itself.
+algorithms for minimax problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5. It is CD-MAGE with K = 1 and
+without the update's exchange, since the first corrected local step is u_t itself.
 
 | symbol | name | meaning | default's source |
 |---|---|---|---|

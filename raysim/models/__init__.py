@@ -5,8 +5,6 @@ from raysim.models.mlp import MLP
 from raysim.models.network import Network, NetworkFactory
 from raysim.registry import Registry
 
-MODELS = Registry(
-    "model", {"mlp": MLP, "lenet5": LeNet5, "tutorial_cnn": TutorialCNN}, injected=("shape", "outputs")
-)
+MODELS = Registry("model", {"mlp": MLP, "lenet5": LeNet5, "tutorial_cnn": TutorialCNN}, injected=("shape", "outputs"))
 
 __all__ = ["MLP", "MODELS", "LeNet5", "Network", "NetworkFactory", "TutorialCNN"]

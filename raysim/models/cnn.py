@@ -6,7 +6,7 @@ from raysim.errors import ConfigError
 
 
 def _pooled(side: int, kernels: tuple[int, ...], pools: int) -> int:
-    """The side of a square image after unpadded convolutions, the first `pools` of which are followed by 2x2 pooling."""
+    """Side of a square image after unpadded convolutions, the first `pools` of them followed by 2x2 pooling."""
     for layer, kernel in enumerate(kernels):
         side = side - kernel + 1
         if layer < pools:
@@ -23,8 +23,8 @@ def _images(shape: tuple[int, ...], name: str) -> tuple[int, int]:
 class LeNet5(nn.Module):
     """LeNet5 (LeCun et al. 1998) with ReLU and max pooling: conv5 6, conv5 16, FC 120, 84, outputs.
 
-    44,426 weights on 28 x 28 with 10 outputs (unpadded convolutions). `final_relu` puts a ReLU after the last layer too,
-    as in the CD-MAGE authors' code; the paper's step sizes for AUC belong to that model.
+    44,426 weights on 28 x 28 with 10 outputs (unpadded convolutions). `final_relu` puts a ReLU after the last layer
+    too, as in the CD-MAGE authors' code; the paper's step sizes for AUC belong to that model.
     """
 
     def __init__(self, shape: tuple[int, ...], outputs: int, final_relu: bool = False) -> None:
@@ -34,7 +34,13 @@ class LeNet5(nn.Module):
         if side < 1:
             raise ConfigError("model.name", f"lenet5 needs images of at least 16 x 16, not {shape[1]} x {shape[2]}")
         self.features = nn.Sequential(
-            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+            nn.Conv2d(channels, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
         )
         self.classifier = nn.Sequential(
             nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs)
@@ -57,7 +63,9 @@ class TutorialCNN(nn.Module):
         channels, side = _images(shape, "tutorial_cnn")
         side = _pooled(side, (3, 3, 3), pools=2)
         if side < 1:
-            raise ConfigError("model.name", f"tutorial_cnn needs images of at least 18 x 18, not {shape[1]} x {shape[2]}")
+            raise ConfigError(
+                "model.name", f"tutorial_cnn needs images of at least 18 x 18, not {shape[1]} x {shape[2]}"
+            )
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(),

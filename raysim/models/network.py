@@ -87,7 +87,7 @@ class NetworkFactory:
             raise ConfigError("model.name", f"{self.name!r} is no torch.nn.Module")
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd):
-                raise ConfigError("model.name", f"layer {name!r} of {self.name!r} draws random numbers; leave dropout out")
+                raise ConfigError("model.name", f"{self.name!r} draws random numbers in {name!r}; leave dropout out")
         buffers = [name for name, _ in module.named_buffers()]
         if buffers:
             raise ConfigError(

@@ -8,13 +8,12 @@ for minimax problems", appendix B.2. With score h, label b in {-1, +1} and prior
 
 | symbol | name | meaning |
 |---|---|---|
-| x = (w, s1, s2) | z.x | network weights, then the mean score of the positives and of the negatives (a and b in the paper) |
+| x = (w, s1, s2) | z.x | network weights, then the mean score of positives and of negatives (a, b in the paper) |
 | y | z.y | the dual scalar (lambda in the paper) |
 | p | prior | share of positive rows over all clients (tau in the paper) |
 
-F is 2p(1-p)-strongly concave in y. With w held, the saddle is s1 = E[h|+], s2 = E[h|-], y = s2 - s1. The value is negative
-for any scorer better than chance (at the saddle it is p(1-p) times the pairwise squared loss, minus a constant): read the
-AUC, not the value.
+F is 2p(1-p)-strongly concave in y. With w held, the saddle is s1 = E[h|+], s2 = E[h|-], y = s2 - s1, and F there is
+p(1-p) (E[(1 - h + h')^2] - 1) over pairs of a positive h and a negative h': negative for a good scorer. Read the AUC.
 """
 
 from collections.abc import Mapping
@@ -60,9 +59,9 @@ class AUC(Problem):
         classes = self.data.classes
         for c in self.positive:
             if not 0 <= c < classes:
-                raise ConfigError("problem.positive", f"class {c} is not in the data, whose classes are 0..{classes - 1}")
+                raise ConfigError("problem.positive", f"class {c} is not in the data, which has 0 to {classes - 1}")
         if not 0 < self.p < 1:
-            raise ConfigError("problem.positive", f"{self.p:.0%} of the training rows are positive; both kinds are needed")
+            raise ConfigError("problem.positive", f"{self.p:.0%} of the rows are positive; both kinds are needed")
         if self.score == "softmax" and classes < 2:
             raise ConfigError("problem.score", "softmax needs at least two classes; take 'sigmoid'")
 

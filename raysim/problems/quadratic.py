@@ -47,7 +47,7 @@ class Quadratic(Problem):
     def __post_init__(self) -> None:
         if self.data.shape != (self._coefficients,):
             raise ConfigError(
-                "problem.dim_x", f"rows of shape {self.data.shape} do not hold a quadratic of {self.dim_x} x {self.dim_y}"
+                "problem.dim_x", f"rows of shape {self.data.shape} hold no quadratic of {self.dim_x} and {self.dim_y}"
             )
 
     @cached_property

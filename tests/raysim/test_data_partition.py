@@ -53,15 +53,15 @@ def test_every_row_has_one_client_and_the_seed_alone_decides(partitioner: Partit
 
 
 @pytest.mark.parametrize("partitioner", ALL[:1] + RANDOM, ids=lambda p: type(p).__name__)
-@pytest.mark.parametrize(("rows", "clients"), [(60, 100), (1, 1), (1, 5), (5, 1)])
+@pytest.mark.parametrize(("rows", "clients"), [(60, 100), (1, 5), (0, 3)])
 def test_more_clients_than_rows(partitioner: Partitioner, rows: int, clients: int) -> None:
     settings = {name: getattr(partitioner, name) for name in ("alpha", "classes") if hasattr(partitioner, name)}
     few = type(partitioner)(clients=clients, **settings)  # type: ignore[call-arg]
     data = table(np.arange(rows) % 3)
     owner = few.assign(data, seed=0)
     assert few.n_clients(data) == clients
-    assert len(owner) == rows
-    assert owner.max() < clients
+    assert owner.shape == (rows,)
+    assert ((owner >= 0) & (owner < clients)).all()
 
 
 def test_by_label_is_stable_and_cuts_as_array_split() -> None:

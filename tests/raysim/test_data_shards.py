@@ -269,6 +269,21 @@ def test_damaged_files_are_named(digits: Shards, name: str) -> None:
     assert Shards.open(digits.folder).n_clients == 20
 
 
+@pytest.mark.parametrize("name", ["train.arrow", "offsets.arrow"])
+def test_no_single_damaged_byte_crashes_the_process(tmp_path: Path, name: str) -> None:
+    folder = build(Given(labels=(0, 1, 2)), IID(clients=2), seed=0, cache=tmp_path)
+    data = (folder / name).read_bytes()
+    refused = 0
+    for place in range(len(data)):
+        (folder / name).unlink()
+        (folder / name).write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        try:
+            Shards.open(folder).inputs(np.arange(3))
+        except DataError:
+            refused += 1
+    assert refused > len(data) / 3  # the rest is padding, and values that may be any
+
+
 def test_files_of_two_builds_do_not_mix(tmp_path: Path) -> None:
     a = build(Given(labels=(0, 1)), IID(clients=2), seed=0, cache=tmp_path)
     b = build(Given(labels=(0, 1)), IID(clients=2), seed=1, cache=tmp_path)

@@ -1,0 +1,128 @@
+"""The loop engine: what clients may and may not do to each other, and faults that name their client."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clients.fleet import InProcessFleet, spans
+from raysim.errors import ClientError
+from raysim.phase import Block, Order
+from tests.contracts.table import settings
+from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+
+
+def poisoned(made, client: int, value: float):  # type: ignore[no-untyped-def]
+    """The experiment with one number of one client's rows changed, after loading would have refused it."""
+    shards = made.shards
+    features = shards.train.features.copy()
+    features[shards.offsets_N1[client]] = value
+    return replace(made, shards=replace(shards, train=replace(shards.train, features=features)))
+
+
+def test_a_block_is_the_sum_of_its_clients_to_the_bit() -> None:
+    made = experiment(DIGITS, settings("cd_ma"), precision="float32", clients={"block": 5})
+    (phase,) = made.algorithm.phases(0)
+    z = made.problem.init(0)
+    order = Order(0, phase, phase.sends(made.algorithm.init(z)))
+    (block,) = made.planner.blocks(phase.work, 0, phase.name, np.arange(5))
+    block = replace(block, weights_C=np.array([1.0, 0.5, 2.0, 3.0, 1.0]))
+    engine = made.engine()
+    together, _ = engine.run(order, block, {})
+    one, *others = (engine.run(order, single, {})[0] for single in block.one_by_one())
+    for other in others:
+        one += other
+    assert together.weight == one.weight == 7.5
+    assert together.bytes_up == one.bytes_up == 5 * 4 * (len(z.x) + len(z.y))
+    assert torch.equal(together.total.x, one.total.x)
+    assert together.total.x.dtype == torch.float64
+
+
+def test_code_that_writes_in_place_reaches_no_other_client_and_no_file(tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, {"name": "tests.toys:InPlace"})
+    before = made.shards.train.features.copy()
+    points = trajectory(made, tmp_path, 3)
+    pure = experiment(QUADRATIC, settings("cd_ma", K=3, batch=2))
+    for mine, theirs in zip(points, trajectory(pure, tmp_path, 3), strict=True):
+        assert torch.equal(mine.x, theirs.x)
+        assert torch.equal(mine.y, theirs.y)
+    assert (made.shards.train.features == before).all()
+
+
+def test_memory_is_kept_per_client_and_is_not_shared(tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, {"name": "tests.toys:Remembering"})
+    playing = server(made, tmp_path)
+    asked = np.zeros(8, dtype=int)
+    for t in range(6):
+        asked[made.planner.cohort(made.algorithm.phases(t)[0].cohort, t, "controlled", None)] += 1
+        playing.play(t)
+    assert {client: int(calls) for client, (_, calls) in playing.memory.items()} == {
+        client: n for client, n in enumerate(asked.tolist()) if n
+    }
+    assert len(set(asked.tolist())) > 1, "clients were asked differently often"
+
+
+def test_scaffold_like_memory_reaches_the_saddle_where_cd_ma_drifts(tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, {"name": "tests.toys:Remembering", "S": 8}, data={"noise": 0.0})
+    z = trajectory(made, tmp_path, 200)[-1]
+    assert (z - made.problem.known(made.shards)).norm() < 1e-6  # type: ignore[attr-defined]
+
+
+def test_a_fault_in_user_code_names_client_round_and_phase(tmp_path: Path) -> None:
+    made = poisoned(experiment(QUADRATIC, settings("cd_ma", S=8), problem={"name": "tests.toys:Faulty"}), 5, 1e9)
+    with pytest.raises(ClientError) as raised:
+        server(made, tmp_path).play(0)
+    error = raised.value
+    assert (error.client, error.round, error.phase) == (5, 0, "update")
+    assert "ValueError: a row I did not expect" in str(error)
+    assert "in value" in error.trace
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+@pytest.mark.parametrize("name", ["cd_mage", "parallel_sgda"])
+def test_a_result_that_is_not_finite_stops_the_run_by_name(name: str, value: float, tmp_path: Path) -> None:
+    made = poisoned(experiment(QUADRATIC, settings(name, S=8), precision="float32"), 3, value)
+    playing = server(made, tmp_path)
+    with pytest.raises(ClientError, match=r"client 3, .* is not finite"):
+        list(playing.run())
+
+
+def test_whole_shards_are_passed_in_chunks_without_changing_the_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = experiment(DIGITS, settings("parallel_sgda"))
+    (phase,) = made.algorithm.phases(0)
+    order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
+    block = Block(np.array([4]), np.ones(1), None)
+    (whole, _) = made.engine().run(order, block, {})
+    monkeypatch.setattr("clients.engine.CHUNK_ROWS", 7)
+    (pieces, _) = made.engine().run(order, block, {})
+    torch.testing.assert_close(pieces.total.x, whole.total.x, rtol=1e-12, atol=1e-14)
+
+
+def test_outputs_are_those_of_every_row_in_order() -> None:
+    made = experiment(DIGITS, settings("cd_ma"))
+    z = made.problem.init(0).to(torch.float64)
+    fleet = InProcessFleet(made.engine())
+    for split, part in (("train", made.shards.train), ("test", made.shards.test)):
+        h = fleet.outputs(z, split)
+        assert h.shape == (len(part),)
+        for row in (0, 1, len(part) - 1):
+            inputs = torch.tensor(part.features[row][None], dtype=torch.float64) * made.shards.mul + made.shards.add
+            assert h[row] == pytest.approx(made.problem.outputs(z, inputs).item(), rel=1e-12)
+
+
+def test_spans_cover_a_split_once() -> None:
+    assert spans(4500) == [(0, 2000), (2000, 4000), (4000, 4500)]
+    assert spans(0) == []
+
+
+def test_the_number_of_torch_threads_is_put_back() -> None:
+    before = torch.get_num_threads()
+    made = experiment(DIGITS, settings("cd_ma"))
+    InProcessFleet(made.engine(), threads=before + 1).outputs(made.problem.init(0).to(torch.float64), "test")
+    assert torch.get_num_threads() == before

@@ -1,0 +1,104 @@
+"""The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clients.fleet import InProcessFleet
+from clients.placement import ClientsConfig, Placement
+from clients.ray_fleet import RayFleet
+from raysim.errors import ClientError
+from raysim.fleet import Fleet
+from server.rounds import Server
+from tests.contracts.table import TABLE, settings
+from tests.play import DIGITS, QUADRATIC, experiment
+
+pytestmark = pytest.mark.ray
+
+SMALL = {"num_cpus": 0.1}
+PARTITION = {"name": "by_label", "clients": 6}
+N_CLIENTS = 6
+
+
+def stop(fleet: RayFleet) -> None:
+    import ray
+
+    for actor in fleet.actors:
+        ray.kill(actor)
+
+
+def started(made: Any, placement: Placement) -> RayFleet:
+    return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement)
+
+
+@pytest.fixture(scope="module")
+def auc(ray_cluster: None) -> Iterator[dict[str, Fleet]]:
+    """Fleets for one AUC problem, which all algorithms can use."""
+    made = experiment(DIGITS, settings("cd_ma"), partition=PARTITION, precision="float32")
+    placements = {
+        "1 actor": (1, None),
+        "2 actors": (2, None),
+        "4 actors": (4, None),
+        "an actor per client": (N_CLIENTS, 1),
+    }
+    fleets = {name: started(made, Placement(*how)) for name, how in placements.items()}
+    yield {"in process": InProcessFleet(made.engine()), **fleets}
+    for fleet in fleets.values():
+        stop(fleet)
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+@pytest.mark.parametrize("block", ["auto", 3])
+def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet], tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings(name), partition=PARTITION, precision="float32", clients={"block": block})
+    ends, metrics = {}, {}
+    for how, fleet in auc.items():
+        playing = Server(made.job(tmp_path), fleet)
+        *_, last = playing.run()
+        ends[how], metrics[how] = playing.point, last.metrics
+    reference = ends.pop("in process")
+    assert (reference - made.problem.init(0)).norm() > 1e-3
+    for how, z in ends.items():
+        assert torch.equal(z.x, reference.x), how
+        assert torch.equal(z.y, reference.y), how
+        assert metrics[how] == metrics["in process"], how
+
+
+@pytest.fixture(scope="module")
+def quadratic(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
+    made = experiment(QUADRATIC, {"name": "tests.toys:Remembering"}, problem={"name": "tests.toys:Faulty"})
+    fleet = started(made, Placement(2, None))
+    yield made, fleet
+    stop(fleet)
+
+
+def test_client_memory_travels_with_the_work(quadratic: tuple[Any, RayFleet], tmp_path: Path) -> None:
+    made, fleet = quadratic
+    here, there = Server(made.job(tmp_path), InProcessFleet(made.engine())), Server(made.job(tmp_path), fleet)
+    for t in range(5):
+        here.play(t)
+        there.play(t)
+    assert torch.equal(here.point.x, there.point.x)
+    assert torch.equal(here.state["c"].x, there.state["c"].x)
+    assert here.memory.keys() == there.memory.keys()
+
+
+def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_cluster: None, tmp_path: Path) -> None:
+    sound = experiment(QUADRATIC, settings("cd_ma", S=8))
+    largest = abs(sound.shards.train.features).max(axis=1)
+    row = int(largest.argmax())
+    (guilty,) = np.flatnonzero(np.diff(sound.shards.offsets_N1 > row))
+    faulty = {"name": "tests.toys:Faulty", "limit": float(largest[row])}
+    made = experiment(QUADRATIC, settings("cd_ma", S=8, batch=6), problem=faulty)
+    fleet = started(made, Placement(1, None))
+    try:
+        with pytest.raises(ClientError) as raised:
+            Server(made.job(tmp_path), fleet).play(0)
+    finally:
+        stop(fleet)
+    assert (raised.value.client, raised.value.round, raised.value.phase) == (guilty, 0, "update")
+    assert "ValueError: a row I did not expect" in raised.value.trace

@@ -1,0 +1,309 @@
+"""The console script, as a person uses it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from cluster import cli, yaml12
+from cluster.config import load_config
+from cluster.experiment import Experiment
+from raysim.algorithms import ALGORITHMS
+from raysim.data import PARTITIONERS, SOURCES
+from raysim.models import MODELS
+from raysim.problems import PROBLEMS
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
+SCRIPT = str(Path(sys.executable).with_name("raysim"))
+RULER = """\
+name: ruler
+rounds: 4
+data: {name: quadratic, clients: 8}
+partition: {name: natural}
+problem: {name: quadratic}
+algorithm: {name: parallel_sgda, S: 4, eta: 0.05, gamma: 0.05}
+evaluate: {every: 2}
+clients: {fleet: in_process}
+"""
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Raysim = Callable[..., Outcome]
+
+
+@pytest.fixture
+def raysim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Raysim:
+    """The console script in this process: its words -> what it did."""
+
+    def run(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["raysim", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Outcome(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ruler(tmp_path: Path) -> str:
+    """A configuration without a test split that runs in a moment."""
+    path = tmp_path / "ruler.yaml"
+    path.write_text(RULER + f"output: {{folder: {tmp_path / 'runs'}}}\n")
+    return str(path)
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "runs").iterdir())
+
+
+def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> None:
+    done = raysim(
+        "run", QUICKSTART, "-o", "rounds=4", "--override", "evaluate.every=3", "-o", "clients.fleet=in_process",
+        "-o", f"output.folder={tmp_path / 'runs'}",
+    )  # fmt: skip
+    assert (done.status, done.err) == (0, "")
+    (folder,) = folders(tmp_path)
+    lines = done.out.splitlines()
+    assert lines[0] == f"quickstart: 100 clients, results in {folder}"
+    assert [re.split(r"  +", line)[0] for line in lines[1:4]] == ["round 0/4", "round 3/4", "round 4/4"]
+    assert "  1.54 MB up, 2.31 MB down  " in lines[3]  # 4 rounds of 2 and 3 times 10 clients x 4813 floats x 4 bytes
+    finals = {
+        (row["split"], row["metric"]): row["value"] for row in pq.read_table(folder / "metrics.parquet").to_pylist()
+    }
+    assert lines[4:7] == [
+        f"final train auc: {finals['train', 'auc']:.4f}",
+        f"final test auc: {finals['test', 'auc']:.4f}",
+        f"results in {folder}",
+    ]
+    assert [line.strip() for line in lines[7:]] == [
+        "config.yaml", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
+        "plots/auc_bytes_up.png", "plots/auc_round.png", "rounds.parquet",
+    ]  # fmt: skip
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
+        line.strip() for line in lines[7:]
+    ]
+    check_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Everything a run of the quickstart leaves is what it is said to be."""
+    resolved = yaml12.parse((folder / "config.yaml").read_text())
+    assert (resolved["rounds"], resolved["evaluate"]) == (4, {"every": 3, "splits": ["train", "test"]})
+    assert Experiment.build(load_config(folder / "config.yaml")).resolved == resolved
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["torch"] == version("torch")
+    assert environment["packages"]["raysim"] == version("raysim")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    assert (environment["commit"] or "").removesuffix(" (with changes)") == head
+    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("rounds", "participation", "metrics")}
+    assert {name: table.column_names for name, table in tables.items()} == {
+        "rounds": ["round", "phase", "clients", "rows", "bytes_down", "bytes_up", "wall_s"],
+        "participation": ["round", "phase", "client", "rows"],
+        "metrics": ["round", "split", "metric", "value", "bytes_down", "bytes_up", "wall_s"],
+    }
+    assert {name: len(table) for name, table in tables.items()} == {
+        "rounds": 4 * 2, "participation": 4 * 2 * 10, "metrics": 3 * 2 * 3,
+    }  # fmt: skip
+    model = torch.load(folder / "model.pt", weights_only=True)
+    assert sum(part.numel() for part in model.values()) == 4813
+    for path in (folder / "plots").iterdir():
+        with Image.open(path) as image:
+            assert image.format == "PNG"
+            assert len(set(image.convert("L").tobytes())) > 2, "something is drawn"
+
+
+def test_a_run_without_test_rows_reports_what_there_is(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    done = raysim("run", ruler)
+    assert (done.status, done.err) == (0, "")
+    (folder,) = folders(tmp_path)
+    assert len(re.findall(r"^round \d/4  train gradient_norm \d", done.out, re.MULTILINE)) == 3
+    assert len(re.findall(r"^final train gradient_norm: \d", done.out, re.MULTILINE)) == 1
+    assert "test" not in done.out.replace(str(folder), "")
+    assert set(pq.read_table(folder / "metrics.parquet")["split"].to_pylist()) == {"train"}
+
+
+def test_a_run_with_nothing_to_evaluate_ends_well(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    done = raysim("run", ruler, "-o", "evaluate.splits=[test]")
+    assert (done.status, done.err) == (0, "")
+    assert "final" not in done.out
+    (folder,) = folders(tmp_path)
+    assert len(pq.read_table(folder / "metrics.parquet")) == 0
+    assert not (folder / "plots").exists()
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        assert raysim("run", ruler, "-o", "rounds=1", "-o", f"seed={seed}").status == 0
+    seeds = [yaml12.parse((folder / "config.yaml").read_text())["seed"] for folder in folders(tmp_path)]
+    assert sorted(seeds) == [0, 1, 2]
+    for folder in folders(tmp_path):
+        assert re.fullmatch(r"ruler-\d{8}-\d{6}(-\d)?", folder.name)
+
+
+def test_plot_draws_runs_that_were_made(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        raysim("run", ruler, "-o", f"seed={seed}")
+    out = tmp_path / "both.png"
+    done = raysim("plot", *map(str, folders(tmp_path)), "--out", str(out), "--metric", "gradient_norm")
+    assert done == (0, f"wrote {out}\n", "")
+    with Image.open(out) as image:
+        assert image.format == "PNG"
+
+
+def test_check_prints_shards_sizes_and_bytes(raysim: Raysim) -> None:
+    done = raysim("check", QUICKSTART, "-o", "rounds=100")
+    assert (done.status, done.err) == (0, "")
+    config, plan = done.out.split("\n\n")
+    assert yaml12.parse(config)["partition"] == {"name": "by_label", "clients": 100}
+    assert [re.sub(r" +", " ", line) for line in plan.splitlines()[:-1]] == [
+        "clients 100: 14 / 14 / 15 rows (min / median / max), 0 empty, 92 with a single class",
+        "rows 1438 train, 359 test",
+        "floats |x| = 4,812, |y| = 1",
+        "phase collect: 10 clients, 193 kB down, 193 kB up",
+        "phase update: 10 clients, 385 kB down, 193 kB up",
+        f"a round 578 kB down, 385 kB up ({3 * 10 * 4813 * 4:,} and {2 * 10 * 4813 * 4:,} bytes)",
+        "100 rounds 57.8 MB down, 38.5 MB up",
+    ]
+    assert re.fullmatch(
+        r"actors +\d+, each for any client: \d+ MB of memory wanted, [\d.]+ [MGT]B available", plan.splitlines()[-1]
+    )
+
+
+def test_check_counts_empty_clients(raysim: Raysim) -> None:
+    # 1438 rows over 2000 clients: one each, and 562 without
+    done = raysim("check", QUICKSTART, "-o", "partition={name: iid, clients: 2000}", "-o", "clients.fleet=in_process")
+    assert "2000: 0 / 1 / 1 rows (min / median / max), 562 empty, 1438 with a single class" in done.out
+    assert "none, all clients in this process" in done.out
+
+
+def test_check_refuses_what_a_run_would(raysim: Raysim, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("check", QUICKSTART, "-o", "clients.per_actor=1", "-o", "clients.num_cpus=1000")
+    done = raysim(*words)
+    assert done.status == 2
+    assert re.match(r"error: 100 client actors x 1000 CPU = 100000 CPU, but there (is|are) \d+: lower ", done.err)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # another machine's resources are not this one's
+    done = raysim(*words)
+    assert done.status == 0
+    assert "actors       decided by what the cluster at 10.0.0.1:6379 has" in done.out
+
+
+def test_list_shows_every_name_and_what_it_is(raysim: Raysim) -> None:
+    done = raysim("list")
+    assert (done.status, done.err) == (0, "")
+    lines = [re.split(r"  +", line.strip(), maxsplit=1) for line in done.out.splitlines()]
+    for registry in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS):
+        assert [registry.kind] in lines
+        for name, summary in registry.lines():
+            assert len(summary) > 10
+            assert [name, summary] in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["run", "nowhere.yaml"], "nowhere.yaml: cannot be read (No such file or directory)"),
+        (["check", QUICKSTART, "-o", "algorithm.K=0"], "algorithm.K: should be greater than 0 (got 0)"),
+        (["run", QUICKSTART, "-o", "algoritm.K=1"], "algoritm: unknown key; did you mean 'algorithm'?"),
+        (
+            ["run", QUICKSTART, "-o", "algorithm.S=101"],
+            "algorithm.S: cannot sample 101 clients of 100; lower algorithm.S",
+        ),
+        (["plot", "nowhere", "--out", "x.png"], "nowhere is no folder of a run with results (nowhere/metrics.parquet)"),
+    ],
+)
+def test_an_error_of_the_users_is_one_line_and_status_2(raysim: Raysim, words: list[str], error: str) -> None:
+    assert raysim(*words) == (2, "", f"error: {error}\n")
+
+
+def test_a_folder_that_cannot_be_made_is_named(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = raysim("run", ruler, "-o", f"output.folder={tmp_path / 'file'}")
+    assert done.status == 2
+    assert re.fullmatch(r"error: output\.folder: cannot make .*/file/ruler-[\d-]+ \(Not a directory\)\n", done.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["rnu"], "No such command 'rnu'"),
+        (["run"], "Missing argument"),
+        (["run", QUICKSTART, "--bogus"], "No such option: --bogus"),
+        (["run", QUICKSTART, "-o"], "requires an argument"),
+        (["plot", "x"], "Missing option '--out'"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2(raysim: Raysim, words: list[str], complaint: str) -> None:
+    done = raysim(*words)
+    assert (done.status, done.out) == (2, "")
+    assert complaint in done.err
+
+
+def test_help(raysim: Raysim) -> None:
+    done = raysim("run", "--help")
+    assert (done.status, done.err) == (0, "")
+    assert "CONFIG" in done.out
+    assert "key.sub=value" in done.out
+
+
+def test_a_fault_in_client_code_comes_with_its_traceback(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    done = raysim("run", ruler, "-o", "problem={name: tests.toys:Faulty, limit: 0}")
+    assert done.status == 2
+    first, *trace = done.err.splitlines()
+    assert re.fullmatch(r"error: client \d, round 0, phase 'collect': ValueError: a row I did not expect", first)
+    assert trace[0] == "Traceback (most recent call last):"
+    assert "toys.py" in done.err
+    assert trace[-1] == "ValueError: a row I did not expect"
+
+
+def test_ctrl_c_stops_a_run_and_says_where_its_tables_are(ruler: str, tmp_path: Path) -> None:
+    words = [SCRIPT, "run", ruler, "-o", "rounds=1000000", "-o", "evaluate.every=1"]
+    with subprocess.Popen(
+        words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        seen = []
+        for line in run.stdout:
+            seen.append(line)
+            if line.startswith("round 2/"):
+                break
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    (folder,) = folders(tmp_path)
+    assert run.returncode == 130
+    assert seen[0] == f"ruler: 8 clients, results in {folder}\n"
+    assert out.splitlines()[-1] == f"stopped; what the last evaluation wrote is in {folder}"
+    assert err == ""
+    assert pq.read_table(folder / "metrics.parquet")["round"].to_pylist()[-1] >= 2
+
+
+@pytest.mark.ray
+def test_the_quickstart_over_ray_gives_the_bits_it_gives_without(raysim: Raysim, tmp_path: Path) -> None:
+    words = ["run", QUICKSTART, "-o", "rounds=6", "-o", "evaluate.every=3", "-o", f"output.folder={tmp_path / 'runs'}"]
+    over_ray = subprocess.run([SCRIPT, *words], cwd=ROOT, text=True, capture_output=True, timeout=300)
+    assert (over_ray.returncode, over_ray.stderr) == (0, "")
+    (first,) = folders(tmp_path)
+    assert raysim(*words, "-o", "clients.fleet=in_process").status == 0
+    (second,) = set(folders(tmp_path)) - {first}
+    a, b = (torch.load(folder / "model.pt", weights_only=True) for folder in (first, second))
+    assert list(a) == list(b)
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    values = [pq.read_table(folder / "metrics.parquet").drop_columns("wall_s") for folder in (first, second)]
+    assert values[0].equals(values[1])

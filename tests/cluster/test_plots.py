@@ -1,0 +1,99 @@
+"""Figures of finished runs, and what they are drawn from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from matplotlib.axes import Axes
+from PIL import Image
+
+from cluster import plots, yaml12
+from cluster.plots import Curve
+from raysim.errors import DataError
+from server.ledger import METRICS
+
+
+def run_folder(folder: Path, rounds: list[int], values: list[float | None], **config: Any) -> Path:
+    """What plots read of a run: its configuration and its metrics, 1 MB uploaded a round."""
+    rows = [
+        {"round": t, "split": "train", "metric": "auc", "value": v, "bytes_down": 0, "bytes_up": t * 10**6, "wall_s": 0}
+        for t, v in zip(rounds, values, strict=True)
+    ]
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), folder / "metrics.parquet")
+    (folder / "config.yaml").write_text(yaml12.dump({"name": "mine", "seed": 0, "algorithm": {"S": 5}} | config))
+    return folder
+
+
+def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    return {
+        str(line.get_label()): (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
+        for line in ax.get_lines()
+    }
+
+
+def test_seeds_of_one_experiment_are_a_mean_in_a_band(tmp_path: Path) -> None:
+    folders = [
+        run_folder(tmp_path / "a", [0, 2, 4, 6], [0.5, 0.6, 0.8, 0.9], seed=0),
+        run_folder(tmp_path / "b", [0, 4], [0.7, 0.9], seed=1, output={"folder": "elsewhere"}),  # looked at less often
+        run_folder(tmp_path / "c", [0, 4], [0.1, None], name="other"),
+    ]
+    figure = plots.compare(folders, "auc", "train", tmp_path / "out.png")
+    by_round, by_bytes = figure.axes
+    (band,) = by_round.collections
+    corners = np.asarray(band.get_paths()[0].vertices)
+    for ax, xlabel, x in ((by_round, "round", [0, 4]), (by_bytes, "uploaded, MB", [0, 4])):
+        assert ax.get_xlabel() == xlabel
+        drawn = lines(ax)
+        assert set(drawn) == {"mine (2 runs)", "other"}
+        assert drawn["mine (2 runs)"][0] == x
+        np.testing.assert_allclose(drawn["mine (2 runs)"][1], [0.6, 0.85])
+        np.testing.assert_array_equal(drawn["other"][1], [0.1, np.nan])
+    assert by_round.get_ylabel() == "train auc"
+    assert set(map(tuple, corners.round(9).tolist())) == {(0, 0.5), (0, 0.7), (4, 0.8), (4, 0.9)}
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.format == "PNG"
+        assert image.size[0] > image.size[1] > 300
+
+
+def test_experiments_that_share_only_their_name_are_kept_apart(tmp_path: Path) -> None:
+    folders = [
+        run_folder(tmp_path / "first", [0, 1], [0.5, 0.6]),
+        run_folder(tmp_path / "second", [0, 1], [0.5, 0.9], algorithm={"S": 10}),
+    ]
+    figure = plots.compare(folders, "auc", "train", tmp_path / "out.png")
+    drawn = lines(figure.axes[0])
+    assert {label: y for label, (_, y) in drawn.items()} == {"first": [0.5, 0.6], "second": [0.5, 0.9]}
+
+
+def test_a_run_draws_its_own_metric_twice(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [0, 3], [0.5, 0.75])
+    made = plots.draw(folder, "auc")
+    assert made == [folder / "plots" / "auc_round.png", folder / "plots" / "auc_bytes_up.png"]
+    for path in made:
+        with Image.open(path) as image:
+            assert image.format == "PNG"
+
+
+def test_where_nothing_was_evaluated_nothing_is_drawn(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [], [])
+    assert plots.draw(folder, "auc") == []
+    assert not (folder / "plots").exists()
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [0], [0.5])
+    with pytest.raises(DataError, match=r"nowhere is no folder of a run with results"):
+        Curve.read(tmp_path / "nowhere", "auc", "train")
+    with pytest.raises(DataError, match=r"run has no test acu; it has train auc$"):
+        Curve.read(folder, "acu", "test")
+    with pytest.raises(DataError, match=r"cannot write .*none/out\.png"):
+        plots.compare([folder], "auc", "train", tmp_path / "none" / "out.png")
+    with pytest.raises(DataError, match=r"cannot write .*out\.doc: Format 'doc' is not supported"):
+        plots.compare([folder], "auc", "train", tmp_path / "out.doc")
+    (folder / "metrics.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(DataError, match=r"run is no folder of a run with results"):
+        Curve.read(folder, "auc", "train")

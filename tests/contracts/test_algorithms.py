@@ -1,0 +1,122 @@
+"""What is true of every algorithm."""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.algorithms import ALGORITHMS
+from raysim.point import Point
+from raysim.problems import Quadratic
+from tests.contracts.table import TABLE, settings
+from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+
+NAMES = list(TABLE)
+
+
+def close(a: Point, b: Point, tolerance: float) -> bool:
+    return (a.to(torch.float64) - b.to(torch.float64)).norm() <= tolerance
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_identical_clients_converge_to_the_known_saddle(name: str, tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings(name, "everyone"), data={"identical": True}, precision="float64")
+    assert isinstance(made.problem, Quadratic)
+    z = trajectory(made, tmp_path, 150)[-1]
+    assert close(z, made.problem.known(made.shards), 1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_heterogeneous_clients_converge_to_the_saddle_unless_the_method_drifts(name: str, tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings(name, "everyone"))
+    assert isinstance(made.problem, Quadratic)
+    points = trajectory(made, tmp_path, 150)
+    distance = (points[-1] - made.problem.known(made.shards)).norm()
+    moved = (points[-1] - points[-2]).norm()
+    assert moved < 1e-8, "it has settled"
+    assert (distance > 1e-2) if TABLE[name].drifts else (distance < 1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_traffic_is_the_published_number_of_floats(name: str, tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings(name))
+    row, D, S = TABLE[name], 4 + 3, 4
+    playing = server(made, tmp_path)
+    for t in (0, 1, 2):
+        before = playing.ledger.bytes_up, playing.ledger.bytes_down
+        playing.play(t)
+        up, down = playing.ledger.bytes_up - before[0], playing.ledger.bytes_down - before[1]
+        assert up == row.up * S * D * 8
+        expected_down = 3 if (name == "cd_mage_plus" and t == 0) else row.down  # nothing precedes z_0
+        assert down == expected_down * S * D * 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planned_traffic_is_what_is_booked(name: str, tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings(name))
+    playing = server(made, tmp_path)
+    playing.play(0)
+    before = playing.ledger.bytes_up, playing.ledger.bytes_down
+    playing.play(1)
+    traffic = made.traffic()
+    assert sum(p.bytes_up for p in traffic) == playing.ledger.bytes_up - before[0]
+    assert sum(p.bytes_down for p in traffic) == playing.ledger.bytes_down - before[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_repeats_and_another_differs(name: str, tmp_path: Path) -> None:
+    first, again, other = (
+        trajectory(experiment(DIGITS, settings(name), precision="float32", seed=seed), tmp_path, 2)[-1]
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.y, again.y)
+    assert not torch.equal(first.x, other.x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_and_numpy_global_generators_are_neither_used_nor_moved(name: str, tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings(name))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    legacy = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is watched
+    first = trajectory(made, tmp_path, 1)[-1]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == legacy).all()  # noqa: NPY002
+    torch.manual_seed(6)
+    assert torch.equal(trajectory(made, tmp_path, 1)[-1].x, first.x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("base", [QUADRATIC, DIGITS], ids=["quadratic", "auc"])
+def test_float32_agrees_with_float64(name: str, base: dict, tmp_path: Path) -> None:
+    a, b = (trajectory(experiment(base, settings(name), precision=p), tmp_path, 2)[-1] for p in ("float32", "float64"))
+    assert a.x.dtype == torch.float32
+    torch.testing.assert_close(a.x.double(), b.x, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(a.y.double(), b.y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
+    cls = ALGORITHMS.entries[name]
+    made = ALGORITHMS.build(name, TABLE[name].settings)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.S = 3
+    page = inspect.getmodule(cls).__doc__ or ""
+    assert re.search(r"\b(19|20)\d\d\b", page), "a year"
+    assert re.search(r"Algorithms? \d|section \d", page), "the algorithm's number or section"
+    assert "| symbol | name |" in page
+    described = inspect.getdoc(cls) or ""
+    for field in dataclasses.fields(cls):
+        assert re.search(rf"\b{field.name}\b", described), f"{field.name} is documented"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_phases_are_plain_values(name: str) -> None:
+    made = ALGORITHMS.build(name, TABLE[name].settings)
+    assert made.phases(3) == made.phases(3)
+    assert all(hash(phase) == hash(twin) for phase, twin in zip(made.phases(3), made.phases(3), strict=True))

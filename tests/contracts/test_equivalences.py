@@ -1,0 +1,127 @@
+"""Algorithms that must coincide, exactly up to rounding and with the same random streams."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from clients.fleet import InProcessFleet
+from raysim.algorithms.cd_mage import State
+from raysim.data import unpack_quadratic
+from raysim.phase import Batch, Block, Order
+from raysim.point import Point
+from tests.contracts.table import STEPS, settings
+from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+
+BASES = pytest.mark.parametrize("base", [QUADRATIC, DIGITS], ids=["quadratic", "auc"])
+
+
+def same(a: list[Point], b: list[Point], tolerance: float = 1e-13) -> None:
+    for p, q in zip(a, b, strict=True):
+        torch.testing.assert_close(p.x, q.x, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(p.y, q.y, rtol=tolerance, atol=tolerance)
+    assert (a[0] - a[-1]).norm() > 1e-3, "something moved"
+
+
+@BASES
+def test_cd_mage_with_one_local_step_is_parallel_sgda(base: dict, tmp_path: Path) -> None:
+    one_step = experiment(base, settings("cd_mage", K=1))
+    same(trajectory(one_step, tmp_path, 4), trajectory(experiment(base, settings("parallel_sgda")), tmp_path, 4))
+
+
+@BASES
+def test_cd_mage_plus_without_memory_and_decay_is_cd_mage(base: dict, tmp_path: Path) -> None:
+    plus = experiment(base, settings("cd_mage_plus", c_alpha=1, rho=0))
+    same(trajectory(plus, tmp_path, 4), trajectory(experiment(base, settings("cd_mage")), tmp_path, 4), tolerance=0)
+
+
+@BASES
+def test_cd_ma_with_all_clients_is_local_sgda(base: dict, tmp_path: Path) -> None:
+    """Against Local SGDA written out: every client steps K times, then all are averaged."""
+    n = 8 if base is QUADRATIC else 20
+    made = experiment(base, settings("cd_ma", S=n))
+    z = made.problem.init(0).to(torch.float64)
+    expected = [z]
+    for t in range(3):
+        ends = []
+        for i in range(n):
+            x, y = z.x.clone(), z.y.clone()
+            features, labels = made.shards.shard(i)
+            inputs = torch.tensor(features, dtype=torch.float64) * made.shards.mul + made.shards.add
+            rows_KB = made.planner.blocks(made.algorithm.phases(t)[0].work, t, "update", np.array([i]))[0].rows_CKB[0]
+            for rows in rows_KB:
+                rows = rows[rows >= 0]
+                x.requires_grad_(True)
+                y.requires_grad_(True)
+                share = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+                f = made.problem.value(Point(x, y), Batch(inputs[rows], torch.tensor(labels[rows]), share))
+                gx, gy = torch.autograd.grad(f, (x, y))
+                x, y = (x - STEPS["eta"] * gx).detach(), (y + STEPS["gamma"] * gy).detach()
+            ends.append((x, y))
+        z = Point(torch.stack([x for x, _ in ends]).mean(0), torch.stack([y for _, y in ends]).mean(0))
+        expected.append(z)
+    same(trajectory(made, tmp_path, 3), expected, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cd_mage", "cd_mage_plus"])
+@BASES
+def test_the_first_local_step_is_along_the_global_estimate_whatever_the_minibatch(name: str, base: dict) -> None:
+    made = experiment(base, settings(name, K=1))
+    _, update = made.algorithm.phases(0)
+    z = made.problem.init(3).to(torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    u = Point(*(torch.randn(v.shape, generator=generator, dtype=torch.float64) for v in (z.x, z.y)))
+    order = Order(0, update, update.sends(State(z, z, u)))
+    for row in (0, 1, 2):
+        block = Block(np.array([1]), np.ones(1), np.array([[[row, -1]]]))
+        ((partial, _),) = InProcessFleet(made.engine()).run(order, [block], {})
+        reached = partial.mean(torch.float64)
+        expected = z.descent_ascent(u, update.eta, update.gamma)
+        assert torch.equal(reached.x, expected.x)
+        assert torch.equal(reached.y, expected.y)
+
+
+def test_with_identical_clients_and_full_batches_cd_mage_is_cd_ma(tmp_path: Path) -> None:
+    alike = {"identical": True}
+    full = {"S": 8, "batch": 6}
+    mage = experiment(QUADRATIC, settings("cd_mage", **full), data=alike)
+    plain = experiment(QUADRATIC, settings("cd_ma", **full), data=alike)
+    same(trajectory(mage, tmp_path, 3), trajectory(plain, tmp_path, 3), 1e-12)
+
+
+def test_cd_ma_stalls_where_the_mean_of_its_clients_affine_maps_does(tmp_path: Path) -> None:
+    """The bias of client drift in closed form: with full batches a client's K steps are z -> P_i z + q_i."""
+    made = experiment(QUADRATIC, settings("cd_ma", "everyone"))
+    eta, K = 0.05, 4
+    P, q = np.zeros((7, 7)), np.zeros(7)
+    for i in range(8):
+        row = torch.from_numpy(made.shards.shard(i)[0].mean(0, dtype=np.float64))
+        A, B, C, a, c = (v.numpy() for v in unpack_quadratic(row, 4, 3))
+        step = np.eye(7) - eta * np.block([[A, B], [-B.T, C]])
+        shift = -eta * np.concatenate([a, c])
+        Pi, qi = np.eye(7), np.zeros(7)
+        for _ in range(K):
+            Pi, qi = step @ Pi, step @ qi + shift
+        P, q = P + Pi / 8, q + qi / 8
+    predicted = np.linalg.solve(np.eye(7) - P, q)
+    z = trajectory(made, tmp_path, 150)[-1]
+    np.testing.assert_allclose(torch.cat((z.x, z.y)).numpy(), predicted, rtol=1e-8, atol=1e-8)
+
+
+def test_same_clients_option_repeats_the_cohort_and_the_default_does_not(tmp_path: Path) -> None:
+    for same_clients in (True, False):
+        playing = server(experiment(QUADRATIC, settings("cd_mage", same_clients=same_clients)), tmp_path)
+        agree = []
+        for t in range(6):
+            playing.play(t)
+            playing.ledger.write(tmp_path)
+        rows = pq.read_table(tmp_path / "participation.parquet").to_pylist()
+        for t in range(6):
+            collect, update = (
+                {r["client"] for r in rows if (r["round"], r["phase"]) == (t, phase)} for phase in ("collect", "update")
+            )
+            assert len(collect) == len(update) == 4
+            agree.append(collect == update)
+        assert all(agree) if same_clients else not all(agree)

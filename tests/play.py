@@ -1,0 +1,54 @@
+"""Small experiments in this process, for tests that compare trajectories."""
+
+from pathlib import Path
+from typing import Any
+
+from clients.fleet import InProcessFleet
+from cluster.config import Config
+from cluster.experiment import Experiment
+from raysim.point import Point
+from raysim.registry import validated
+from server.rounds import Server
+
+QUADRATIC: dict[str, Any] = {
+    "name": "test",
+    "rounds": 3,
+    "precision": "float64",
+    "data": {"name": "quadratic", "clients": 8, "rows": 6},
+    "partition": {"name": "natural"},
+    "problem": {"name": "quadratic"},
+    "evaluate": {"every": 1, "splits": ["train"]},
+}
+DIGITS: dict[str, Any] = {
+    "name": "test",
+    "rounds": 2,
+    "precision": "float64",
+    "data": {"name": "digits"},
+    "partition": {"name": "by_label", "clients": 20},
+    "problem": {"name": "auc"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "evaluate": {"every": 1},
+}
+
+
+def experiment(base: dict[str, Any], algorithm: dict[str, Any], **sections: Any) -> Experiment:
+    """`base` with an algorithm and other sections in place of its own; a mapping is merged into the section."""
+    tree = dict(base) | {"algorithm": algorithm}
+    for name, value in sections.items():
+        tree[name] = {**tree.get(name, {}), **value} if isinstance(value, dict) else value
+    return Experiment.build(validated(Config, tree, "", "configuration"))
+
+
+def server(made: Experiment, folder: Path) -> Server:
+    """Its server, over the in-process fleet."""
+    return Server(made.job(folder), InProcessFleet(made.engine()))
+
+
+def trajectory(made: Experiment, folder: Path, rounds: int) -> list[Point]:
+    """z_0, ..., z_rounds."""
+    playing = server(made, folder)
+    points = [playing.point]
+    for t in range(rounds):
+        playing.play(t)
+        points.append(playing.point)
+    return points

@@ -1,0 +1,107 @@
+"""The plan: cohorts and minibatches by reshuffling."""
+
+import numpy as np
+import pytest
+
+from raysim.errors import ConfigError, DataError
+from raysim.phase import LocalSteps, Same, Uniform, WholeShard
+from server.plan import Planner
+
+
+def planner(rows: list[int], seed: int = 0, block: int | None = None) -> Planner:
+    return Planner(np.array(rows), seed, block)
+
+
+def batches(rows: int, K: int, batch: int, t: int = 0, client: int = 0) -> np.ndarray:
+    made = planner([rows] * (client + 1)).blocks(LocalSteps(K, batch), t, "update", np.array([client]))
+    return made[0].rows_CKB[0]
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(12, 3), (13, 5), (7, 7), (1, 1)])
+def test_each_epoch_passes_every_row_once(rows: int, batch: int) -> None:
+    per_epoch = -(-rows // batch)
+    drawn = batches(rows, 3 * per_epoch, batch)
+    epochs = drawn.reshape(3, -1)
+    for epoch in epochs:
+        assert sorted(epoch[epoch >= 0]) == list(range(rows))
+    if rows > 5:
+        assert (epochs[0] != epochs[1]).any(), "reshuffled"
+
+
+def test_only_the_last_batch_of_an_epoch_is_short() -> None:
+    filled = (batches(13, 6, 5) >= 0).sum(axis=1)
+    assert filled.tolist() == [5, 5, 3, 5, 5, 3]
+
+
+def test_a_shard_smaller_than_a_batch_is_one_batch() -> None:
+    drawn = batches(3, 4, 10)
+    assert drawn.shape == (4, 10)
+    for step in drawn:
+        assert sorted(step[step >= 0]) == [0, 1, 2]
+
+
+def test_more_local_steps_only_append() -> None:
+    assert (batches(20, 12, 4)[:5] == batches(20, 5, 4)).all()
+
+
+def test_round_phase_client_and_seed_each_change_the_batches() -> None:
+    work, who = LocalSteps(4, 5), np.array([1])
+    base = planner([20, 20, 20]).blocks(work, 0, "update", who)[0].rows_CKB
+    for other in (
+        planner([20, 20, 20]).blocks(work, 1, "update", who),
+        planner([20, 20, 20]).blocks(work, 0, "other", who),
+        planner([20, 20, 20]).blocks(work, 0, "update", np.array([2])),
+        planner([20, 20, 20], seed=1).blocks(work, 0, "update", who),
+    ):
+        assert (other[0].rows_CKB != base).any()
+
+
+@pytest.mark.parametrize("block", [None, 1, 3, 100])
+def test_blocks_cut_the_cohort_in_order_and_do_not_change_the_batches(block: int | None) -> None:
+    work, cohort = LocalSteps(2, 5), np.arange(3, 80)
+    whole = planner([20] * 100, block=1000).blocks(work, 5, "update", cohort)[0]
+    cut = planner([20] * 100, block=block).blocks(work, 5, "update", cohort)
+    assert (np.concatenate([b.clients_C for b in cut]) == cohort).all()
+    assert (np.concatenate([b.rows_CKB for b in cut]) == whole.rows_CKB).all()
+    sizes = [len(b) for b in cut]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= (block or 3)
+    assert len(sizes) <= 32 or block
+
+
+def test_a_whole_shard_has_no_batches() -> None:
+    (block, *_) = planner([20] * 9).blocks(WholeShard(), 0, "collect", np.array([1, 4]))
+    assert block.rows_CKB is None
+
+
+def test_cohorts_leave_out_clients_without_rows() -> None:
+    made = planner([3, 0, 2, 0, 5])
+    for t in range(20):
+        assert set(made.cohort(Uniform(2), t, "update", None)) <= {0, 2, 4}
+    assert made.cohort(Uniform(3), 0, "update", None).tolist() == [0, 2, 4]
+
+
+def test_cohorts_differ_between_rounds_phases_and_seeds() -> None:
+    made = planner([1] * 200)
+    base = made.cohort(Uniform(20), 0, "update", None).tolist()
+    assert base == made.cohort(Uniform(20), 0, "update", None).tolist()
+    assert base != made.cohort(Uniform(20), 1, "update", None).tolist()
+    assert base != made.cohort(Uniform(20), 0, "collect", None).tolist()
+    assert base != planner([1] * 200, seed=1).cohort(Uniform(20), 0, "update", None).tolist()
+
+
+def test_same_is_the_cohort_before() -> None:
+    before = np.array([2, 5])
+    assert planner([1] * 9).cohort(Same(), 0, "update", before) is before
+
+
+def test_a_cohort_larger_than_the_clients_with_rows_is_refused_by_name() -> None:
+    made = planner([3, 0, 2])
+    made.check(Uniform(2))
+    with pytest.raises(ConfigError, match=r"^algorithm.S: cannot sample 3 clients of 2 \(1 more have no rows\)"):
+        made.check(Uniform(3))
+
+
+def test_no_rows_at_all_is_an_error() -> None:
+    with pytest.raises(DataError, match="every client has 0 rows"):
+        planner([0, 0]).cohort(Uniform(1), 0, "update", None)

@@ -1,0 +1,104 @@
+"""Algorithms and problems of a user's own, as tests need them; named in configurations by tests.toys:Name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.point import Point
+from raysim.problems import Problem, Quadratic
+
+
+@dataclass(frozen=True)
+class Controlled(Phase[Any, Any, Any, Any]):
+    """SCAFFOLD-like: each client remembers the mean of the gradients it saw, and how often it was asked."""
+
+    S: int
+    name = "controlled"
+    remembers = True
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(3, 2)
+
+    def sends(self, state: Any) -> Any:
+        return state
+
+    def start(self, sent: Any, memory: Any) -> Any:
+        c_i, calls = (sent["z"].zeros_like(), torch.zeros(1)) if memory is None else memory
+        return {"z": sent["z"], "c_i": c_i, "sum": sent["z"].zeros_like(), "calls": calls}
+
+    def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
+        g = problem.gradient(carry["z"], batch)
+        z = carry["z"].descent_ascent(g - carry["c_i"] + sent["c"], 0.05, 0.05)
+        return carry | {"z": z, "sum": carry["sum"] + g}
+
+    def finish(self, sent: Any, carry: Any) -> Reply[Any]:
+        c_new = (1 / 3) * carry["sum"]
+        carry["calls"] += 1  # in place, on what it was given: nobody else may notice
+        upload = {"z": carry["z"], "c": c_new - carry["c_i"], "calls": carry["calls"]}
+        return Reply(upload, (c_new, carry["calls"]))
+
+    def absorb(self, state: Any, mean: Any) -> Any:
+        return {"z": mean["z"], "c": state["c"] + (self.S / 8) * mean["c"]}
+
+
+@dataclass(frozen=True)
+class Remembering(Algorithm[Any]):
+    """Clients with memory, under partial participation."""
+
+    S: int = 4
+
+    def init(self, z: Point) -> Any:
+        return {"z": z, "c": z.zeros_like()}
+
+    def phases(self, t: int) -> tuple[Controlled]:
+        return (Controlled(self.S),)
+
+    def point(self, state: Any) -> Point:
+        point: Point = state["z"]
+        return point
+
+
+class Vandal(Controlled):
+    """Writes into everything it is sent and given."""
+
+    name = "update"
+    remembers = False
+
+    def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
+        g = problem.gradient(carry["z"], batch)
+        carry["z"].x.sub_(0.05 * g.x)
+        carry["z"].y.add_(0.05 * g.y)
+        batch.inputs.zero_()
+        sent["c"].x.fill_(torch.nan)
+        return carry
+
+    def finish(self, sent: Any, carry: Any) -> Reply[Any]:
+        return Reply({"z": carry["z"], "c": carry["z"].zeros_like()})
+
+
+@dataclass(frozen=True)
+class InPlace(Remembering):
+    """CD-MA with K = 3 and batches of 2, by in-place updates."""
+
+    def phases(self, t: int) -> tuple[Controlled]:
+        return (Vandal(self.S),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Quadratic):
+    """A problem whose code fails on some rows, as a bug would: those with a coefficient of `limit` or more."""
+
+    limit: float = 1e6
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        if bool((batch.inputs.abs() >= self.limit).any()):
+            raise ValueError("a row I did not expect")
+        return super().value(z, batch)
