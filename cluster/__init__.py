@@ -1,9 +1,9 @@
 """How an experiment is started: from Python here, from a shell with the console script `raysim`.
 
-    from cluster import load_config, run
+from cluster import load_config, run
 
-    result = run(load_config("configs/quickstart.yaml", ["rounds=20"]))
-    print(result.folder, result.final("auc"))
+result = run(load_config("configs/quickstart.yaml", ["rounds=20"]))
+print(result.folder, result.final("auc"))
 """
 
 from cluster.config import Config, load_config

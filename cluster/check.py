@@ -1,13 +1,10 @@
 """`raysim check`: what an experiment would do, before it does it."""
 
 import os
-from dataclasses import replace
 
 import numpy as np
-import torch
 from rich.console import Console
 
-from clients.placement import place
 from cluster import connect, yaml12
 from cluster.experiment import Experiment
 from cluster.progress import size
@@ -40,10 +37,11 @@ def _placed(experiment: Experiment) -> str:
     config = experiment.config
     if config.clients.fleet == "in_process":
         return "none, all clients in this process"
-    if address := config.ray.address or os.environ.get("RAY_ADDRESS"):
+    address = config.ray.address or os.environ.get("RAY_ADDRESS") or "local"
+    if address != "local":
         return f"decided by what the cluster at {address} has"
-    has = replace(connect.machine(), gpus=torch.cuda.device_count())
-    placement = place(config.clients, experiment.shards.n_clients, experiment.largest_cohort, has)
+    has = connect.machine()
+    placement = experiment.placement(has)
     hosts = f"hosting {placement.per_actor} of the clients each" if placement.per_actor else "each for any client"
     return (
         f"{placement.actors}, {hosts}: {size(placement.memory_bytes)} of memory wanted, "

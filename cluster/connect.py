@@ -8,17 +8,24 @@ from pathlib import Path
 
 import psutil
 import ray
+import torch
 
 from clients.placement import Resources
 
 
 def machine() -> Resources:
-    """What this machine has free for actors, by its own account. A container's memory limit counts; GPUs are not looked for."""
+    """What this machine has for actors, by its own account. A container's memory limit counts."""
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         free = min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return Resources(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 0, free)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Resources(cpus, torch.cuda.device_count(), free)
+
+
+def starts_here(address: str | None) -> bool:
+    """Whether a session would start a Ray of its own on this machine."""
+    return not ray.is_initialized() and _target(address) == "local"
 
 
 @contextlib.contextmanager
@@ -31,16 +38,19 @@ def session(address: str | None) -> Iterator[Resources]:
     if ray.is_initialized():
         yield _cluster()
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
     # Ray's own notice about GPUs on machines that have none, and its usage reports, are not this run's business.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    dashboard = False if address == "local" else None
-    ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    dashboard = False if starts_here(address) else None
+    ray.init(address=_target(address), include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield _cluster()
     finally:
         ray.shutdown()
+
+
+def _target(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _cluster() -> Resources:

@@ -10,10 +10,12 @@ import platformdirs
 import torch
 
 from clients.engine import LoopEngine
+from clients.placement import Placement, Resources, place
 from cluster.config import Choice, Config
 from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
+from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
 from raysim.phase import Algorithm, Order, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
@@ -50,9 +52,11 @@ class Experiment:
     def build(cls, config: Config) -> "Experiment":
         """Builds the data (or finds it in the cache) and the rest. Raises ConfigError or DataError."""
         algorithm = _made(ALGORITHMS, config.algorithm, "algorithm")
+        PROBLEMS.settings(config.problem.name, config.problem.settings)
         if config.model is not None:
             MODELS.settings(config.model.name, config.model.settings)
-        PROBLEMS.settings(config.problem.name, config.problem.settings)
+        elif PROBLEMS.takes(config.problem.name, "network"):
+            raise ConfigError("model", f"the problem {config.problem.name!r} needs a network; name one here")
         source = _made(SOURCES, config.data, "data")
         partitioner = _made(PARTITIONERS, config.partition, "partition")
         shards = Shards.open(build(source, partitioner, config.seed, cache_folder(config)))
@@ -90,6 +94,10 @@ class Experiment:
     def largest_cohort(self) -> int:
         """Clients that compute at a time, at most."""
         return max(p.cohort.S for p in self.algorithm.phases(0) if isinstance(p.cohort, Uniform))
+
+    def placement(self, has: Resources) -> Placement:
+        """Of the client actors. Raises PlacementError where they do not fit into what there is."""
+        return place(self.config.clients, self.shards.n_clients, self.largest_cohort, has)
 
     def engine(self) -> LoopEngine:
         """The engine that client actors run."""

@@ -1,7 +1,7 @@
 """One experiment from configuration to plots."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from ray.exceptions import RayTaskError
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
-from clients.placement import Placement, place
 from clients.ray_fleet import RayFleet, original
 from cluster import connect, folder, plots
 from cluster.config import Config
@@ -67,7 +66,10 @@ class Result:
 Watch = Callable[[Progress], None]
 
 
-def run(config: Config, watch: Watch | None = None, started: Callable[[Experiment, Path], None] | None = None) -> Result:
+Started = Callable[[Experiment, Path], None]
+
+
+def run(config: Config, watch: Watch | None = None, started: Started | None = None) -> Result:
     """Runs an experiment.
 
     Args:
@@ -80,18 +82,13 @@ def run(config: Config, watch: Watch | None = None, started: Callable[[Experimen
         ClientError: with the client, round, phase and traceback of a fault in client code.
     """
     experiment = Experiment.build(config)
-    with contextlib.ExitStack() as stack:
-        if config.clients.fleet == "ray":
-            has = stack.enter_context(connect.session(config.ray.address))
-            placement = place(config.clients, experiment.shards.n_clients, experiment.largest_cohort, has)
-            where = folder.make(config.output.folder, config.name, experiment.resolved)
-            progress = _over_ray(experiment, placement, where)
-        else:
-            where = folder.make(config.output.folder, config.name, experiment.resolved)
-            fleet = InProcessFleet(experiment.engine(), config.clients.threads)
-            progress = Server(experiment.job(where), fleet).run()
-        if started:
-            started(experiment, where)
+    over_ray = config.clients.fleet == "ray"
+    if over_ray and connect.starts_here(config.ray.address):
+        experiment.placement(connect.machine())  # what cannot fit is refused before Ray starts
+    where = folder.make(config.output.folder, config.name, experiment.resolved)
+    if started:
+        started(experiment, where)
+    with contextlib.closing((_over_ray if over_ray else _in_process)(experiment, where)) as progress:
         for report in progress:
             if watch:
                 watch(report)
@@ -99,15 +96,22 @@ def run(config: Config, watch: Watch | None = None, started: Callable[[Experimen
     return Result(where, experiment.problem.headline)
 
 
-def _over_ray(experiment: Experiment, placement: Placement, where: Path) -> Iterator[Progress]:
-    fleet = RayFleet.start(experiment.engine(), experiment.config.clients, placement)
-    server = ServerActor.remote(experiment.job(where), fleet)  # type: ignore[attr-defined]
-    try:
-        for ref in server.run.options(num_returns="streaming").remote():
-            yield ray.get(ref)
-    except RayTaskError as error:
-        raise original(error) from None
-    finally:
-        # In a connection that outlives this run the actors would too.
-        for actor in (server, *fleet.actors):
-            ray.kill(actor)
+def _in_process(experiment: Experiment, where: Path) -> Generator[Progress, None, None]:
+    fleet = InProcessFleet(experiment.engine(), experiment.config.clients.threads)
+    yield from Server(experiment.job(where), fleet).run()
+
+
+def _over_ray(experiment: Experiment, where: Path) -> Generator[Progress, None, None]:
+    config = experiment.config
+    with connect.session(config.ray.address) as has:
+        fleet = RayFleet.start(experiment.engine(), config.clients, experiment.placement(has))
+        server = ServerActor.remote(experiment.job(where), fleet)  # type: ignore[attr-defined]
+        try:
+            for ref in server.run.options(num_returns="streaming").remote():
+                yield ray.get(ref)
+        except RayTaskError as error:
+            raise original(error) from None
+        finally:
+            # In a connection that outlives this run the actors would too.
+            for actor in (server, *fleet.actors):
+                ray.kill(actor)

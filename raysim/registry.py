@@ -66,13 +66,14 @@ class Registry:
         cls = self.find(name, f"{key}.name")
         takes = _parameters(cls)
         arguments = self.settings(name, settings, key) | {k: v for k, v in supplied.items() if k in takes}
-        for keyword in takes.keys() & set(self.injected):
-            if takes[keyword].default is inspect.Parameter.empty and arguments.get(keyword) is None:
-                raise ConfigError(key, f"{name!r} needs a {keyword}, and no section gives one")
         try:
             return cls(**arguments)
         except ValidationError as error:  # of fields that are each right but do not go together
             raise _blame(error, cls, arguments, key, name) from None
+
+    def takes(self, name: str, keyword: str) -> bool:
+        """Whether the constructor of the class called `name` has this keyword."""
+        return keyword in _parameters(self.find(name))
 
     def lines(self) -> list[tuple[str, str]]:
         """(name, first line of the docstring) of each entry."""

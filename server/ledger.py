@@ -6,7 +6,7 @@ evaluation, split and metric).
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from raysim.phase import Block
+from server.evaluation import Metrics
 
 ROUNDS = pa.schema(
     [
@@ -90,7 +91,7 @@ class Ledger:
         self.bytes_up += bytes_up
         self.wall_s += wall_s
 
-    def evaluation(self, rounds: int, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+    def evaluation(self, rounds: int, metrics: Metrics) -> None:
         """Books metrics by split and name, measured after `rounds` rounds."""
         so_far = {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s}
         self._metrics += [

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from clients.fleet import InProcessFleet
-from cluster.config import Config
+from cluster.config import load_config
 from cluster.experiment import Experiment
 from raysim.point import Point
-from raysim.registry import validated
 from server.rounds import Server
 
 QUADRATIC: dict[str, Any] = {
@@ -36,7 +35,7 @@ def experiment(base: dict[str, Any], algorithm: dict[str, Any], **sections: Any)
     tree = dict(base) | {"algorithm": algorithm}
     for name, value in sections.items():
         tree[name] = {**tree.get(name, {}), **value} if isinstance(value, dict) else value
-    return Experiment.build(validated(Config, tree, "", "configuration"))
+    return Experiment.build(load_config(tree))
 
 
 def server(made: Experiment, folder: Path) -> Server:

@@ -19,6 +19,7 @@ SOURCES = Registry(
         "libsvm": LibSVM,
         "quadratic": Quadratic,
     },
+    base=Source,
 )
 
 PARTITIONERS = Registry(
@@ -31,6 +32,7 @@ PARTITIONERS = Registry(
         "quantity_skew": QuantitySkew,
         "natural": Natural,
     },
+    base=Partitioner,
 )
 
 __all__ = [

@@ -82,9 +82,7 @@ class NetworkFactory:
 
     def module(self, outputs: int) -> nn.Module:
         """A new module. Raises ConfigError for one that would carry something hidden from one call to the next."""
-        module = self.models.build(self.name, self.settings, shape=self.shape, outputs=outputs)
-        if not isinstance(module, nn.Module):
-            raise ConfigError("model.name", f"{self.name!r} is no torch.nn.Module")
+        module: nn.Module = self.models.build(self.name, self.settings, shape=self.shape, outputs=outputs)
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 raise ConfigError("model.name", f"{self.name!r} draws random numbers in {name!r}; leave dropout out")

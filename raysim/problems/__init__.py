@@ -5,6 +5,6 @@ from raysim.problems.problem import DataSpec, Problem
 from raysim.problems.quadratic import Quadratic
 from raysim.registry import Registry
 
-PROBLEMS = Registry("problem", {"auc": AUC, "quadratic": Quadratic}, injected=("network", "data"))
+PROBLEMS = Registry("problem", {"auc": AUC, "quadratic": Quadratic}, injected=("network", "data"), base=Problem)
 
 __all__ = ["AUC", "PROBLEMS", "DataSpec", "Problem", "Quadratic"]

@@ -274,9 +274,7 @@ def test_a_fault_in_client_code_comes_with_its_traceback(raysim: Raysim, ruler: 
 
 def test_ctrl_c_stops_a_run_and_says_where_its_tables_are(ruler: str, tmp_path: Path) -> None:
     words = [SCRIPT, "run", ruler, "-o", "rounds=1000000", "-o", "evaluate.every=1"]
-    with subprocess.Popen(
-        words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as run:
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None
         seen = []
         for line in run.stdout:

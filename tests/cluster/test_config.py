@@ -100,7 +100,7 @@ REFUSED = {
     "algorithm={name: cd_mage, S: 3}": "algorithm.K: is required by cd_mage and not given",
     "algorithm={}": "algorithm.name: is required by every configuration and not given",
     "partition={name: dirichlet, clients: 9}": "partition.alpha: is required by dirichlet and not given",
-    "model=": "problem: 'auc' needs a network",
+    "model=": "model: the problem 'auc' needs a network",
     "partition={name: natural}": "partition.name: 'natural' needs data that says whose its rows are",
     # overrides that are none
     "rounds": "-o rounds: is not of the form key.sub=value",
@@ -138,7 +138,7 @@ algorithm: {name: cd_mage, S: 10, K: 5, batch: 3, eta: 0.1, gamma: 0.1}
         (WHOLE.replace("rounds: 100", ""), "rounds: is required by every configuration and not given"),
         (WHOLE.replace("algorithm:", "algoritm:"), "algoritm: unknown key; did you mean 'algorithm'?"),
         (WHOLE.replace("data: {name: digits}", ""), "data: is required by every configuration and not given"),
-        (WHOLE.replace("model:", "# model:"), "problem: 'auc' needs a network"),
+        (WHOLE.replace("model:", "# model:"), "model: the problem 'auc' needs a network"),
         (WHOLE + "rounds: 3\n", "is not valid YAML: line 8, column 1: the key 'rounds' is given twice"),
         (WHOLE.replace("K: 5,", "K: 5, K: 6,"), "is not valid YAML: line 7, column 41: the key 'K' is given twice"),
         (WHOLE + "evaluate\n", "is not valid YAML: line 9, column 1: could not find expected ':'"),

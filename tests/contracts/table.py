@@ -15,6 +15,7 @@ class Row:
         everyone: settings in which all 8 clients take part and the iteration contracts.
         drifts: whether, on heterogeneous clients, K > 1 local steps settle away from the saddle.
         up, down: floats per round in units of S |z|, from round 1 on.
+        rounds: after which it has contracted to rounding.
     """
 
     settings: dict[str, Any]
@@ -22,6 +23,7 @@ class Row:
     drifts: bool
     up: int
     down: int
+    rounds: int = 150
 
 
 STEPS = {"eta": 0.05, "gamma": 0.05}
@@ -36,7 +38,7 @@ TABLE = {
         down=4,
     ),
     "cd_ma": Row({"S": 4, **LOCAL, **STEPS}, {"S": 8, "K": 4, "batch": 6, **STEPS}, drifts=True, up=1, down=1),
-    "parallel_sgda": Row({"S": 4, **STEPS}, {"S": 8, "eta": 0.2, "gamma": 0.2}, drifts=False, up=1, down=1),
+    "parallel_sgda": Row({"S": 4, **STEPS}, {"S": 8, "eta": 0.2, "gamma": 0.2}, drifts=False, up=1, down=1, rounds=300),
 }
 
 assert TABLE.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"

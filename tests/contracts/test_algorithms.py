@@ -26,7 +26,7 @@ def close(a: Point, b: Point, tolerance: float) -> bool:
 def test_identical_clients_converge_to_the_known_saddle(name: str, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings(name, "everyone"), data={"identical": True}, precision="float64")
     assert isinstance(made.problem, Quadratic)
-    z = trajectory(made, tmp_path, 150)[-1]
+    z = trajectory(made, tmp_path, TABLE[name].rounds)[-1]
     assert close(z, made.problem.known(made.shards), 1e-8)
 
 
@@ -34,7 +34,7 @@ def test_identical_clients_converge_to_the_known_saddle(name: str, tmp_path: Pat
 def test_heterogeneous_clients_converge_to_the_saddle_unless_the_method_drifts(name: str, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings(name, "everyone"))
     assert isinstance(made.problem, Quadratic)
-    points = trajectory(made, tmp_path, 150)
+    points = trajectory(made, tmp_path, TABLE[name].rounds)
     distance = (points[-1] - made.problem.known(made.shards)).norm()
     moved = (points[-1] - points[-2]).norm()
     assert moved < 1e-8, "it has settled"

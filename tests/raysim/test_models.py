@@ -71,14 +71,10 @@ class WithDropout(nn.Sequential):
         super().__init__(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, outputs))
 
 
-class NoModule:
-    def __init__(self, outputs: int) -> None: ...
+OWN = Registry("model", {"bn": WithBatchNorm, "drop": WithDropout}, injected=("shape", "outputs"))
 
 
-OWN = Registry("model", {"bn": WithBatchNorm, "drop": WithDropout, "none": NoModule}, injected=("shape", "outputs"))
-
-
-@pytest.mark.parametrize(("name", "word"), [("bn", "running_mean"), ("drop", "dropout"), ("none", "torch.nn.Module")])
+@pytest.mark.parametrize(("name", "word"), [("bn", "running_mean"), ("drop", "dropout")])
 def test_modules_that_would_carry_something_hidden_are_refused(name: str, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         NetworkFactory(OWN, name, (5,))(2).init(0)

@@ -72,7 +72,6 @@ def test_build_gives_what_is_injected_to_those_who_take_it() -> None:
         ("snail", {}, "animal.size: is required by snail and not given"),
         ("snail", {"sise": 3}, "animal.sise: unknown key; did you mean 'size'?"),
         ("snail", {"size": 3, "shell": "flat"}, "animal.shell: unknown key; known: size, turns"),
-        ("snail", {"size": 3}, "animal: 'snail' needs a shell, and no section gives one"),
         ("tests.raysim.test_registry:Stone", {}, "does not derive from tests.raysim.test_registry.Animal"),
     ],
 )
