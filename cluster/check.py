@@ -22,11 +22,10 @@ def show(experiment: Experiment, console: Console) -> None:
     console.print(f"rows         {len(shards.train.labels)} train, {len(shards.test.labels)} test")
     z = experiment.problem.init(config.seed)
     console.print(f"floats       |x| = {z.x.numel():,}, |y| = {z.y.numel():,}")
-    traffic = experiment.traffic()
+    traffic = experiment.rehearse()
     for part in traffic:
-        console.print(
-            f"phase        {part.phase}: {part.clients} clients, {size(part.bytes_down)} down, {size(part.bytes_up)} up"
-        )
+        moved = f"{size(part.bytes_down)} down, {size(part.bytes_up)} up"
+        console.print(f"phase        {part.phase.name}: {part.clients} clients, {moved}")
     down, up = sum(p.bytes_down for p in traffic), sum(p.bytes_up for p in traffic)
     console.print(f"a round      {size(down)} down, {size(up)} up ({down:,} and {up:,} bytes)")
     console.print(f"{config.rounds:<6} rounds {size(down * config.rounds)} down, {size(up * config.rounds)} up")

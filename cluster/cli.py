@@ -9,12 +9,16 @@ from rich.console import Console
 
 from cluster import check as checks
 from cluster import plots
+from cluster import summary as summaries
+from cluster import survey as surveys
 from cluster.config import load_config
 from cluster.experiment import Experiment
+from cluster.presets import PRESETS
 from cluster.progress import Watcher, number
 from cluster.run import run as run_experiment
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
+from raysim.devices import AVAILABILITY
 from raysim.errors import RaysimError
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
@@ -50,6 +54,8 @@ def run(config: ConfigPath, override: Overrides = None) -> None:
         raise typer.Exit(130) from None
     for split in result.splits:
         console.print(f"final {split} {result.headline}: {number(result.final(split=split))}")
+    for line in summaries.lines(result.summary):
+        console.print(line)
     console.print(f"results in {result.folder}")
     for path in sorted(result.folder.rglob("*")):
         if path.is_file():
@@ -62,13 +68,29 @@ def check(config: ConfigPath, override: Overrides = None) -> None:
     checks.show(Experiment.build(load_config(config, override or [])), console)
 
 
+@app.command()
+def devices(
+    config: ConfigPath,
+    override: Overrides = None,
+    out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("devices.png"),
+) -> None:
+    """Show what an experiment's devices look like, and how its rounds would go, without training."""
+    experiment = Experiment.build(load_config(config, override or []))
+    found = surveys.survey(experiment)
+    surveys.show(experiment, found, console)
+    surveys.draw(experiment, found, out)
+    console.print(f"wrote {out}")
+
+
 @app.command("list")
 def list_() -> None:
     """Show the names that a configuration can use."""
-    for registry in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS):
-        console.print(registry.kind)
-        width = max(map(len, registry.entries))
-        for name, line in registry.lines():
+    tables = {r.kind: r.lines() for r in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS, AVAILABILITY)}
+    tables["devices.preset"] = [(name, line) for name, (line, _) in PRESETS.items()]
+    for kind, lines in tables.items():
+        console.print(kind)
+        width = max(len(name) for name, _ in lines)
+        for name, line in lines:
             console.print(f"  {name:<{width}}  {line}")
     console.print("One of your own is named package.module:Class.")
 

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clients.placement import ClientsConfig, Count
-from cluster import yaml12
+from cluster import presets, yaml12
+from raysim.devices import DeviceModel
 from raysim.errors import ConfigError
 from raysim.registry import STRICT, plain, validated
+from server.policy import PolicyConfig
 
 
 class Choice(BaseModel):
@@ -30,12 +32,26 @@ class EvaluateConfig(BaseModel):
     Attributes:
         every: rounds between evaluations; there is one before the first round and one after the last as well.
         splits: `train` is the pool of all clients' rows, `test` the held-out rows.
+        target: of the problem's headline metric on the last of the splits; the summary says when it was reached.
     """
 
     model_config = STRICT
 
     every: Count = 10
     splits: Annotated[tuple[Literal["train", "test"], ...], Field(min_length=1)] = ("train", "test")
+    target: float | None = None
+
+
+class DevicesConfig(DeviceModel):
+    """Section `devices`: without it every client is there, answers at once and never fails, and there is no clock.
+
+    Attributes:
+        preset: a population by name, laid under the keys given here; `raysim list` shows them.
+        availability: when devices are on.
+    """
+
+    preset: str | None = None
+    availability: Choice = Choice(name="markov")
 
 
 class RayConfig(BaseModel):
@@ -74,6 +90,8 @@ class Config(BaseModel):
         rounds: T.
         precision: of models, gradients and messages.
         data, partition, problem, model, algorithm: what is run; `raysim list` shows the names.
+        devices: who is there and how fast, and with it a simulated clock.
+        server: what is done about devices that come late or not at all.
     """
 
     model_config = STRICT
@@ -87,6 +105,8 @@ class Config(BaseModel):
     problem: Choice
     model: Choice | None = None
     algorithm: Choice
+    devices: DevicesConfig | None = None
+    server: PolicyConfig = PolicyConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     clients: ClientsConfig = ClientsConfig()
     ray: RayConfig = RayConfig()
@@ -106,7 +126,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     tree = plain(source) if isinstance(source, Mapping) else _read(Path(source))
     for override in overrides:
         _override(tree, override)
-    config: Config = validated(Config, tree, key="", owner="every configuration")
+    config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
     return config
 
 

@@ -6,32 +6,52 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import platformdirs
 import torch
+from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from clients.engine import LoopEngine
 from clients.placement import Placement, Resources, place
 from cluster.config import Choice, Config
-from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
+from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Algorithm, Order, Uniform
+from raysim.phase import Algorithm, Order, Phase, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
+from raysim.wire import Traffic
+from server.dispatch import Clock, Devices, Dispatcher, Ideal
 from server.plan import Planner
 from server.rounds import Job
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Bytes one phase of a round moves, all clients together."""
+class Exchange:
+    """What one phase of a steady round moves.
 
-    phase: str
+    Attributes:
+        phase: of the algorithm.
+        clients: S.
+        traffic: with one client.
+    """
+
+    phase: Phase[Any, Any, Any, Any]
     clients: int
-    bytes_down: int
-    bytes_up: int
+    traffic: Traffic
+
+    @property
+    def bytes_down(self) -> int:
+        """To S clients."""
+        return self.clients * self.traffic.down
+
+    @property
+    def bytes_up(self) -> int:
+        """From S clients."""
+        return self.clients * self.traffic.up
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,9 @@ class Experiment:
         planner = Planner(shards.rows_N, config.seed, block)
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
-        return cls(config, shards, problem, algorithm, planner)
+        made = cls(config, shards, problem, algorithm, planner)
+        made.dispatcher()  # devices that cannot be are refused here
+        return made
 
     @cached_property
     def resolved(self) -> dict[str, Any]:
@@ -84,6 +106,10 @@ class Experiment:
             if choice is not None:
                 settings = registry.settings(choice.name, choice.settings)
                 tree[registry.kind] = {"name": choice.name} | {k: _plain(v) for k, v in settings.items()}
+        if self.config.devices is not None:
+            choice = self.config.devices.availability
+            settings = AVAILABILITY.settings(choice.name, choice.settings)
+            tree["devices"]["availability"] = {"name": choice.name} | {k: _plain(v) for k, v in settings.items()}
         return tree
 
     @property
@@ -108,29 +134,68 @@ class Experiment:
         """What the server gets."""
         labels = {s: getattr(self.shards, s).labels for s in self.config.evaluate.splits}
         return Job(
-            self.algorithm, self.problem, self.planner, {s: y for s, y in labels.items() if len(y)},
-            self.config.rounds, self.config.evaluate.every, self.dtype, folder,
-        )  # fmt: skip
+            algorithm=self.algorithm,
+            problem=self.problem,
+            planner=self.planner,
+            dispatcher=self.dispatcher(),
+            labels={split: y for split, y in labels.items() if len(y)},
+            rounds=self.config.rounds,
+            evaluate_every=self.config.evaluate.every,
+            dtype=self.dtype,
+            folder=folder,
+        )
 
-    def traffic(self) -> list[Traffic]:
-        """What a steady round moves, measured by playing rounds 0 and 1 with one real client per phase.
+    def rehearse(self) -> list[Exchange]:
+        """What a steady round moves, found by playing rounds 0 and 1 with one real client per phase.
 
         It runs the algorithm, problem and model together for the first time, so a fault in one of them shows here.
         """
         state = self.algorithm.init(self.problem.init(self.config.seed).to(self.dtype))
         engine = LoopEngine(self.problem, self.shards, self.dtype)
-        moved: list[Traffic] = []
+        exchanges: list[Exchange] = []
         for t in (0, 1):
-            moved, cohort = [], None
+            exchanges, cohort, before = [], None, None
             for phase in self.algorithm.phases(t):
                 cohort = self.planner.cohort(phase.cohort, t, phase.name, cohort)
-                order = Order(t, phase, phase.sends(state))
-                one = self.planner.blocks(phase.work, t, phase.name, cohort[:1])[0]
-                partial, _ = engine.run(order, one, {})
-                state = phase.absorb(state, partial.mean(self.dtype))
-                n = len(cohort)
-                moved.append(Traffic(phase.name, n, n * wire.size_bytes(order.message), n * partial.bytes_up))
-        return moved
+                message = phase.sends(state)
+                (one,) = self.planner.blocks(phase.work, t, phase.name, cohort[:1])
+                partial, _ = engine.run(Order(t, phase, message), one, {})
+                exchanges.append(Exchange(phase, len(cohort), Traffic.of(phase, message, before)))
+                state, before = phase.absorb(state, partial.mean(self.dtype)), message
+        return exchanges
+
+    def dispatcher(self) -> Dispatcher:
+        """Who decides a phase's cohort, at the start of the run."""
+        if self.config.devices is None:
+            return Ideal(self.planner)
+        return Devices(
+            self.planner, self.population, self.availability, self.config.server, Clock.start(self.shards.n_clients)
+        )
+
+    @cached_property
+    def population(self) -> Population:
+        """The devices' speeds, links and memory."""
+        assert self.config.devices is not None
+        model = {field: getattr(self.config.devices, field) for field in DeviceModel.model_fields}
+        return Population(DeviceModel(**model), self.shards.n_clients)
+
+    @cached_property
+    def availability(self) -> Availability:
+        """When they are on."""
+        assert self.config.devices is not None
+        choice, n = self.config.devices.availability, self.shards.n_clients
+        made: Availability = AVAILABILITY.build(
+            choice.name, choice.settings, seed=self.config.devices.seed, clients=n, scores=self._label_scores()
+        )
+        return made
+
+    def _label_scores(self) -> NDArray[np.float64] | None:
+        """Each client's mean label score, such as its share of positives, (N,); 0 for a client without rows."""
+        scores = self.problem.label_scores(self.shards.train.labels)
+        if scores is None:
+            return None
+        sums = np.concatenate([[0.0], np.cumsum(scores)])[self.shards.offsets_N1]
+        return np.asarray(np.diff(sums) / np.maximum(self.shards.rows_N, 1))
 
 
 def cache_folder(config: Config) -> Path:
@@ -149,4 +214,5 @@ def _network(config: Config, spec: DataSpec) -> NetworkFactory | None:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    plain: Any = to_jsonable_python(value)
+    return plain

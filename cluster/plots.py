@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from cluster import yaml12
 from raysim.errors import DataError
 
-AXES = {"round": "round", "bytes_up": "uploaded, MB"}
-
+# A column of metrics.parquet, what it is called, and what it is divided by.
+AXES = {
+    "round": ("round", 1.0),
+    "bytes_up": ("uploaded, MB", 1e6),
+    "sim_s": ("simulated hours", 3600.0),
+}
 
 # What does not make another curve of a run: its seed, how far and how often it was looked at, and where it ran.
 _SAME_CURVE = ("seed", "rounds", "evaluate", "clients", "ray", "output")
@@ -32,14 +36,14 @@ class Curve:
         folder: of the run.
         name: of its configuration.
         settings: its configuration without what _SAME_CURVE lists; runs that share it are drawn as one band.
-        round, bytes_up, value: shape (evaluations,); value is NaN where the metric was undefined.
+        axes: by name in AXES, in its unit, shape (evaluations,); without sim_s where the run had no devices.
+        value: shape (evaluations,); NaN where the metric was undefined.
     """
 
     folder: Path
     name: str
     settings: str
-    round: NDArray[np.float64]
-    bytes_up: NDArray[np.float64]
+    axes: Mapping[str, NDArray[np.float64]]
     value: NDArray[np.float64]
 
     @classmethod
@@ -54,35 +58,43 @@ class Curve:
         if not rows:
             has = ", ".join(sorted({f"{r['split']} {r['metric']}" for r in table}))
             raise DataError(f"{folder} has no {split} {metric}; it has {has or 'no metric at all'}")
-        value = [np.nan if r["value"] is None else r["value"] for r in rows]
-        columns = [np.array(c, dtype=float) for c in ([r["round"] for r in rows], [r["bytes_up"] for r in rows], value)]
+        axes = {
+            axis: np.array([r[axis] for r in rows], dtype=float) / unit
+            for axis, (_, unit) in AXES.items()
+            if rows[0][axis] is not None
+        }
+        value = np.array([np.nan if r["value"] is None else r["value"] for r in rows])
         settings = yaml12.dump({key: section for key, section in config.items() if key not in _SAME_CURVE})
-        return cls(folder, config["name"], settings, *columns)
+        return cls(folder, config["name"], settings, axes, value)
 
 
 def draw(folder: Path, metric: str) -> list[Path]:
-    """A run's own plots, metric against rounds and against uploaded bytes, in its folder plots/."""
+    """A run's own plots, in its folder plots/.
+
+    The metric against rounds, uploaded bytes and simulated time; with devices also what became of those that were
+    invited, and how often each client took part.
+    """
     splits = sorted(set(pq.read_table(folder / "metrics.parquet")["split"].to_pylist()))
     if not splits:
         return []
-    (folder / "plots").mkdir(exist_ok=True)
     curves = {split: Curve.read(folder, metric, split) for split in splits}
+    figures = {f"{metric}_{axis}": _metric(curves, metric, axis) for axis in next(iter(curves.values())).axes}
+    rounds = pq.read_table(folder / "rounds.parquet").to_pylist()
+    if rounds and rounds[0]["invited"] is not None:
+        figures["fates"] = _fates(rounds)
+        took_part = pq.read_table(folder / "participation.parquet")["client"].to_numpy()
+        figures["participation"] = _participation(took_part)
+    (folder / "plots").mkdir(exist_ok=True)
     made = []
-    for axis in AXES:
-        figure = Figure(figsize=(6, 3.8), layout="constrained")
-        ax = figure.subplots()
-        _label(ax, metric, axis)
-        for split, curve in curves.items():
-            _line(ax, [curve], axis, split)
-        ax.set_title(folder.name, fontsize=10)
-        ax.legend(frameon=False)
-        made.append(folder / "plots" / f"{metric}_{axis}.png")
+    for name, figure in figures.items():
+        figure.axes[0].set_title(folder.name, fontsize=10)
+        made.append(folder / "plots" / f"{name}.png")
         figure.savefig(made[-1], dpi=150)
     return made
 
 
 def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figure:
-    """Several runs in one figure, which is also written to `out`: against rounds and against uploaded bytes.
+    """Several runs in one figure, also written to `out`: against rounds, uploaded bytes and, if all have it, time.
 
     Runs that differ in their seed only are one line, their mean, in a band from the lowest to the highest. A line is
     called by the name in the configuration, or by the folder where other runs have that name too.
@@ -92,8 +104,9 @@ def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figu
         curve = Curve.read(folder, metric, split)
         groups.setdefault(curve.settings, []).append(curve)
     names = Counter(group[0].name for group in groups.values())
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    for ax, axis in zip(figure.subplots(1, 2, sharey=True), AXES, strict=True):
+    axes = [axis for axis in AXES if all(axis in curve.axes for group in groups.values() for curve in group)]
+    figure = Figure(figsize=(5 * len(axes), 3.8), layout="constrained")
+    for ax, axis in zip(figure.subplots(1, len(axes), sharey=True), axes, strict=True):
         _label(ax, f"{split} {metric}" if axis == "round" else "", axis)
         for first, *others in groups.values():
             label = first.name if names[first.name] == 1 else first.folder.resolve().name
@@ -107,8 +120,46 @@ def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figu
     return figure
 
 
+def _metric(curves: Mapping[str, Curve], metric: str, axis: str) -> Figure:
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    _label(ax, metric, axis)
+    for split, curve in curves.items():
+        _line(ax, [curve], axis, split)
+    ax.legend(frameon=False)
+    return figure
+
+
+def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
+    """Invited devices of each phase, in the order in which the phases were played, by what became of them."""
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    ax = figure.subplots()
+    late = np.array([row["late"] + row["cancelled"] for row in rounds])
+    accepted = np.array([row["accepted"] for row in rounds])
+    dropped = np.array([row["invited"] for row in rounds]) - accepted - late
+    bands = {"accepted": accepted, "late": late, "dropped": dropped}
+    ax.stackplot(np.arange(len(rounds)), *bands.values(), labels=list(bands), step="post", linewidth=0)
+    ax.set(xlabel="phase", ylabel="devices", xlim=(0, max(1, len(rounds) - 1)))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=True, loc="lower right")
+    return figure
+
+
+def _participation(took_part: NDArray[np.int64]) -> Figure:
+    """How many clients took part how often, those that did at all."""
+    times = np.unique(took_part, return_counts=True)[1]
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    ax.hist(times, bins=list(np.arange(0.5, times.max(initial=1) + 1.5)))
+    ax.set(xlabel="phases taken part in", ylabel="clients")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def _label(ax: Axes, metric: str, axis: str) -> None:
-    ax.set_xlabel(AXES[axis])
+    ax.set_xlabel(AXES[axis][0])
     ax.xaxis.set_major_locator(MaxNLocator(integer=axis == "round"))
     ax.set_ylabel(metric)
     ax.grid(alpha=0.3)
@@ -116,10 +167,14 @@ def _label(ax: Axes, metric: str, axis: str) -> None:
 
 
 def _line(ax: Axes, curves: Sequence[Curve], axis: str, label: str) -> None:
-    """The mean of runs in their range, at the rounds at which all of them were evaluated."""
-    rounds = functools.reduce(np.intersect1d, (c.round for c in curves))
-    across: Any = np.stack([c.value[np.isin(c.round, rounds)] for c in curves])
-    at = getattr(curves[0], axis)[np.isin(curves[0].round, rounds)] / (1e6 if axis.startswith("bytes") else 1)
+    """The mean of runs in their range, at the rounds at which all of them were evaluated.
+
+    With devices, runs are not at the same bytes and times after a round: the mean of those is where it is drawn.
+    """
+    rounds = functools.reduce(np.intersect1d, (c.axes["round"] for c in curves))
+    common = [np.isin(c.axes["round"], rounds) for c in curves]
+    at = np.mean([c.axes[axis][there] for c, there in zip(curves, common, strict=True)], axis=0)
+    across = np.stack([c.value[there] for c, there in zip(curves, common, strict=True)])
     (line,) = ax.plot(at, across.mean(0), label=label, linewidth=1.6)
     if len(curves) > 1:
         ax.fill_between(at, across.min(0), across.max(0), color=line.get_color(), alpha=0.2, linewidth=0)

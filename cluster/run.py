@@ -1,9 +1,11 @@
 """One experiment from configuration to plots."""
 
 import contextlib
+import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from clients.fleet import InProcessFleet
 from clients.ray_fleet import RayFleet, original
-from cluster import connect, folder, plots
+from cluster import connect, folder, plots, summary
 from cluster.config import Config
 from cluster.experiment import Experiment
 from server.actor import ServerActor
@@ -54,6 +56,12 @@ class Result:
         """The splits that were evaluated: those asked for that have rows."""
         return list(dict.fromkeys(self.metrics["split"].to_pylist()))
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run in a few numbers; keys as in cluster.summary.write."""
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
+
     def final(self, metric: str | None = None, split: str = "test") -> float | None:
         """The last value of a metric (the headline, if none is named); None where it is undefined."""
         rows = [r for r in self.metrics.to_pylist() if r["metric"] == (metric or self.headline) and r["split"] == split]
@@ -92,6 +100,7 @@ def run(config: Config, watch: Watch | None = None, started: Started | None = No
         for report in progress:
             if watch:
                 watch(report)
+    summary.write(where, experiment)
     plots.draw(where, experiment.problem.headline)
     return Result(where, experiment.problem.headline)
 

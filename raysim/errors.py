@@ -44,3 +44,11 @@ class ClientError(RaysimError):
     def __str__(self) -> str:
         head = f"client {self.client}, round {self.round}, phase {self.phase!r}: {self.cause}"
         return f"{head}\n{self.trace}".rstrip()
+
+
+class NotEnoughDevices(RaysimError):
+    """Too few devices were eligible for a phase, for longer than the server waits. The message counts the reasons."""
+
+
+class RoundsFailed(RaysimError):
+    """Too many rounds in a row brought too few results. The message counts what became of the invited devices."""

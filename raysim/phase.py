@@ -104,6 +104,11 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
     def work(self) -> Work:
         """Which batches each of them steps through."""
 
+    @property
+    def evaluations(self) -> float:
+        """Gradients that a client computes for each row it passes over: what makes a device's task long."""
+        return 1.0
+
     @abstractmethod
     def sends(self, state: State) -> Message:
         """The message to every client of the cohort. Its tensors count as downloaded bytes, its scalars do not."""

@@ -17,17 +17,37 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from raysim.phase import Block
+from server.dispatch import FATES, Outcome
 from server.evaluation import Metrics
 
 ROUNDS = pa.schema(
     [
         pa.field("round", pa.int32()),  # 0, 1, ...
         pa.field("phase", pa.string()),
-        pa.field("clients", pa.int32()),  # that took part
+        pa.field("valid", pa.bool_()),  # false: too few results, and the round was undone
+        pa.field("accepted", pa.int32()),  # clients whose results count
         pa.field("rows", pa.int64()),  # data rows they drew, repeats counted
-        pa.field("bytes_down", pa.int64()),  # server to clients, all together
+        pa.field("bytes_down", pa.int64()),  # server to all invited clients together
         pa.field("bytes_up", pa.int64()),
         pa.field("wall_s", pa.float64()),  # of this machine, not of the devices
+        # Null without devices. Times are simulated seconds since the start.
+        pa.field("start_s", pa.float64()),  # when the invitations go out
+        pa.field("close_s", pa.float64()),
+        pa.field("wait_s", pa.float64()),  # before the start, for enough devices to be eligible
+        pa.field("available", pa.int64()),  # devices that are on
+        pa.field("eligible", pa.int64()),  # on, able, idle and rested
+        pa.field("invited", pa.int32()),  # accepted + late + cancelled + dropped_* + timed_out
+        pa.field("topped_up", pa.int32()),  # of them from outside server.phase2_clients
+        pa.field("late", pa.int32()),  # finished, but were not waited for
+        pa.field("cancelled", pa.int32()),  # told to stop at the close
+        pa.field("dropped_offline", pa.int32()),
+        pa.field("dropped_failed", pa.int32()),
+        pa.field("dropped_link", pa.int32()),  # still sending or receiving at the deadline
+        pa.field("timed_out", pa.int32()),  # still computing at the deadline
+        pa.field("bytes_down_wasted", pa.int64()),  # of bytes_down, for clients whose results do not count
+        pa.field("bytes_up_wasted", pa.int64()),
+        pa.field("compute_s", pa.float64()),  # of all invited devices together
+        pa.field("compute_s_wasted", pa.float64()),
     ]
 )
 PARTICIPATION = pa.schema(
@@ -47,6 +67,7 @@ METRICS = pa.schema(
         pa.field("bytes_down", pa.int64()),  # since the start
         pa.field("bytes_up", pa.int64()),
         pa.field("wall_s", pa.float64()),  # of the phases since the start, evaluation excluded
+        pa.field("sim_s", pa.float64()),  # simulated seconds since the start; null without devices
     ]
 )
 
@@ -68,32 +89,35 @@ class Ledger:
     _participation: list[Row] = field(default_factory=list)
     _metrics: list[Row] = field(default_factory=list)
 
-    def phase(self, t: int, phase: str, blocks: Sequence[Block], bytes_down: int, bytes_up: int, wall_s: float) -> None:
-        """Books one phase; bytes are those of all its clients together."""
+    def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, wall_s: float) -> None:
+        """Books one phase; `blocks` is the work that was done, none if the phase was not valid."""
         took_part = [
             {"round": t, "phase": phase, "client": client, "rows": int(rows)}
             for block in blocks
             for client, rows in zip(block.clients_C.tolist(), self._drawn(block), strict=True)
         ]
         self._participation += took_part
-        self._rounds.append(
-            {
-                "round": t,
-                "phase": phase,
-                "clients": len(took_part),
-                "rows": sum(row["rows"] for row in took_part),
-                "bytes_down": bytes_down,
-                "bytes_up": bytes_up,
-                "wall_s": wall_s,
-            }
-        )
-        self.bytes_down += bytes_down
-        self.bytes_up += bytes_up
+        row = {
+            "round": t,
+            "phase": phase,
+            "valid": outcome.valid,
+            "accepted": len(outcome.accepted),
+            "rows": sum(row["rows"] for row in took_part),
+            "bytes_down": outcome.bytes_down,
+            "bytes_up": outcome.bytes_up,
+            "wall_s": wall_s,
+        } | dict(outcome.devices)
+        if outcome.devices:
+            fates = sum(row[fate] for fate in FATES)
+            assert fates == row["invited"], f"{fates} fates for {row['invited']} invited devices"
+        self._rounds.append(row)
+        self.bytes_down += outcome.bytes_down
+        self.bytes_up += outcome.bytes_up
         self.wall_s += wall_s
 
-    def evaluation(self, rounds: int, metrics: Metrics) -> None:
-        """Books metrics by split and name, measured after `rounds` rounds."""
-        so_far = {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s}
+    def evaluation(self, rounds: int, metrics: Metrics, sim_s: float | None) -> None:
+        """Books metrics by split and name, measured after `rounds` rounds at simulated time `sim_s`."""
+        so_far = {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s, "sim_s": sim_s}
         self._metrics += [
             {"round": rounds, "split": split, "metric": name, "value": value, **so_far}
             for split, values in metrics.items()

@@ -55,6 +55,16 @@ class Planner:
             return previous
         return draws.sample(self.population, rule.S, self.seed, "cohort", t, draws.code(phase))
 
+    def samples(self, work: Work, clients_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows that each client's steps pass over, repeats counted, shape (C,)."""
+        n = self.rows_N[clients_C]
+        if not isinstance(work, LocalSteps):
+            return n
+        per_epoch = -(-n // work.batch)
+        epochs, steps = np.divmod(work.K, per_epoch)
+        drawn: NDArray[np.int64] = epochs * n + np.minimum(steps * work.batch, n)
+        return drawn
+
     def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
         """The cohort's work, cut into blocks as equal as can be."""
         size = self.block or math.ceil(len(cohort) / AUTO_BLOCKS)

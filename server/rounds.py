@@ -3,7 +3,7 @@
 import functools
 import operator
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from raysim import wire
 from raysim.data import Split
 from raysim.fleet import Fleet
-from raysim.phase import Algorithm, Order, Partial, Phase
+from raysim.phase import Algorithm, Block, Order, Partial, Phase
 from raysim.point import Point
 from raysim.problems import Problem
+from raysim.wire import Traffic
+from server.dispatch import Dispatcher, Outcome
 from server.evaluation import Metrics, evaluate
 from server.ledger import Ledger
 from server.plan import Planner
@@ -29,7 +30,8 @@ class Job:
 
     Attributes:
         algorithm, problem: built.
-        planner: draws the cohorts and batches.
+        planner: draws the minibatches.
+        dispatcher: decides who takes part.
         labels: of each evaluation split, in the file's order.
         rounds: T.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
@@ -40,6 +42,7 @@ class Job:
     algorithm: Algorithm[Any]
     problem: Problem
     planner: Planner
+    dispatcher: Dispatcher
     labels: Mapping[Split, NDArray[np.int64]]
     rounds: int
     evaluate_every: int
@@ -57,17 +60,18 @@ class Progress:
     evaluated: bool
     bytes_down: int
     bytes_up: int
+    sim_s: float | None
 
 
 @dataclass
 class Server:
-    """Holds the state between rounds and nothing else that matters."""
+    """Holds what passes from round to round: the algorithm's state and the handles of clients' memory."""
 
     job: Job
     fleet: Fleet
     ledger: Ledger = field(init=False)
-    memory: dict[int, Any] = field(default_factory=dict)
     state: Any = field(init=False)
+    memory: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.job.planner.rows_N)
@@ -92,23 +96,31 @@ class Server:
         self._save()
 
     def play(self, t: int) -> None:
-        """Round t, phase by phase."""
-        cohort = None
+        """Round t, phase by phase. A phase without enough results undoes the round; its costs stay booked."""
+        state, memory = self.state, dict(self.memory)
+        exchange = None
         for phase in self.job.algorithm.phases(t):
-            cohort = self.job.planner.cohort(phase.cohort, t, phase.name, cohort)
-            self._exchange(t, phase, cohort)
+            exchange = self._exchange(t, phase, exchange)
+            if not exchange.outcome.valid:
+                self.state, self.memory = state, memory
+                break
+        self.job.dispatcher.round_ended(t, exchange is None or exchange.outcome.valid)
 
-    def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], cohort: NDArray[np.int64]) -> None:
+    def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], before: "_Exchange | None") -> "_Exchange":
         started = time.perf_counter()
-        blocks = self.job.planner.blocks(phase.work, t, phase.name, cohort)
-        order = Order(t, phase, phase.sends(self.state))
-        total, kept = self._fold(order, blocks)
-        self.state = phase.absorb(self.state, total.mean(self.job.dtype))
-        self.memory |= kept  # only now: what a failed phase would have left behind is never seen
-        down = len(cohort) * wire.size_bytes(order.message)
-        self.ledger.phase(t, phase.name, blocks, down, total.bytes_up, time.perf_counter() - started)
+        message = phase.sends(self.state)
+        traffic = Traffic.of(phase, message, before.message if before else None)
+        outcome = self.job.dispatcher.dispatch(phase, t, traffic, before.outcome if before else None)
+        blocks: list[Block] = []
+        if outcome.valid:
+            blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
+            total, kept = self._fold(Order(t, phase, message), blocks)
+            self.state = phase.absorb(self.state, total.mean(self.job.dtype))
+            self.memory |= kept  # only now: what a failed phase would have left behind is never seen
+        self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
+        return _Exchange(message, outcome)
 
-    def _fold(self, order: Order, blocks: Any) -> tuple[Partial, dict[int, Any]]:
+    def _fold(self, order: Order, blocks: Sequence[Block]) -> tuple[Partial, dict[int, Any]]:
         kept: dict[int, Any] = {}
 
         def partials() -> Iterator[Partial]:
@@ -120,13 +132,24 @@ class Server:
 
     def _evaluate(self, rounds: int) -> Metrics:
         metrics = evaluate(self.job.problem, self.fleet, self.job.labels, self.point)
-        self.ledger.evaluation(rounds, metrics)
+        self.ledger.evaluation(rounds, metrics, self.job.dispatcher.now_s)
         return metrics
 
     def _progress(self, done: int, metrics: Metrics, evaluated: bool) -> Progress:
-        return Progress(done, self.job.rounds, metrics, evaluated, self.ledger.bytes_down, self.ledger.bytes_up)
+        ledger = self.ledger
+        return Progress(
+            done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, self.job.dispatcher.now_s
+        )
 
     def _save(self) -> None:
         """Writes model.pt, for torch.load(..., weights_only=True): the point's parts by name."""
         parts = self.job.problem.parts(self.point)
         torch.save({name: part.clone() for name, part in parts.items()}, self.job.folder / "model.pt")
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A phase that has been played, as the next one of its round needs it."""
+
+    message: Any
+    outcome: Outcome

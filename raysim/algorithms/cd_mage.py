@@ -62,6 +62,10 @@ class Collect(Phase[State, Query, Point, Point]):
     def work(self) -> WholeShard:
         return WholeShard()
 
+    @property
+    def evaluations(self) -> float:
+        return 1.0 if self.alpha == 1 else 2.0
+
     def sends(self, state: State) -> Query:
         return Query(state.z, state.z_prev if self.recursive else None)
 
@@ -110,6 +114,10 @@ class Update(Phase[State, Correction, Point, Point]):
     @property
     def work(self) -> LocalSteps:
         return LocalSteps(self.K, self.batch)
+
+    @property
+    def evaluations(self) -> float:
+        return 2 - 2 / self.K  # at k = 0 both gradients coincide, and a device needs neither
 
     def sends(self, state: State) -> Correction:
         assert state.u is not None

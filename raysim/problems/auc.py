@@ -112,6 +112,10 @@ class AUC(Problem):
             "score_std": float(h.std()),
         }
 
+    def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """1 for a positive row, so that a client's mean is its share of positives."""
+        return np.isin(labels, self.positive).astype(np.float64)
+
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         return {**self.net.unflatten(z.x[:-2]), "s1": z.x[-2], "s2": z.x[-1], "y": z.y[0]}
 

@@ -39,9 +39,11 @@ class Problem(ABC):
 
     Attributes:
         headline: the metric that progress and plots show.
+        higher_is_better: of the headline.
     """
 
     headline: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
 
     @abstractmethod
     def init(self, seed: int) -> Point:
@@ -66,6 +68,10 @@ class Problem(ABC):
     @abstractmethod
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """Evaluation, pooled: outputs (N, ...) and labels (N,) of all rows of a split; None where it is undefined."""
+
+    def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Labels (R,) as numbers in [0, 1] that devices' availability may depend on; None: no such meaning."""
+        return None
 
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         """z by name, as saved with a run (a network's parameters under their own names)."""

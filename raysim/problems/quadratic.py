@@ -43,6 +43,7 @@ class Quadratic(Problem):
     dim_y: Annotated[int, Field(ge=1)] = 3
 
     headline: ClassVar[str] = "gradient_norm"
+    higher_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.data.shape != (self._coefficients,):

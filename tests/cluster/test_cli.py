@@ -18,10 +18,12 @@ from PIL import Image
 from cluster import cli, yaml12
 from cluster.config import load_config
 from cluster.experiment import Experiment
+from cluster.progress import size
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
+from server.ledger import METRICS, PARTICIPATION, ROUNDS
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -83,21 +85,25 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
     lines = done.out.splitlines()
     assert lines[0] == f"quickstart: 100 clients, results in {folder}"
     assert [re.split(r"  +", line)[0] for line in lines[1:4]] == ["round 0/4", "round 3/4", "round 4/4"]
-    assert "  1.54 MB up, 2.31 MB down  " in lines[3]  # 4 rounds of 2 and 3 times 10 clients x 4813 floats x 4 bytes
+    summary = json.loads((folder / "summary.json").read_text())
+    assert f"  {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down  " in lines[3]
     finals = {
         (row["split"], row["metric"]): row["value"] for row in pq.read_table(folder / "metrics.parquet").to_pylist()
     }
-    assert lines[4:7] == [
+    assert lines[4:6] == [
         f"final train auc: {finals['train', 'auc']:.4f}",
         f"final test auc: {finals['test', 'auc']:.4f}",
-        f"results in {folder}",
     ]
-    assert [line.strip() for line in lines[7:]] == [
+    assert re.match(r"moved .* clients took part, Gini 0\.\d\d$", lines[6])
+    assert re.match(r"simulated 0\.\d+ h, .* late, .* dropped; wasted .* 0 failed rounds$", lines[7])
+    assert lines[8:10] == ["test auc 0.95 was not reached", f"results in {folder}"]
+    assert [line.strip() for line in lines[10:]] == [
         "config.yaml", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
-        "plots/auc_bytes_up.png", "plots/auc_round.png", "rounds.parquet",
+        "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png", "plots/fates.png",
+        "plots/participation.png", "rounds.parquet", "summary.json",
     ]  # fmt: skip
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
-        line.strip() for line in lines[7:]
+        line.strip() for line in lines[10:]
     ]
     check_folder(folder)
 
@@ -105,7 +111,7 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
 def check_folder(folder: Path) -> None:
     """Everything a run of the quickstart leaves is what it is said to be."""
     resolved = yaml12.parse((folder / "config.yaml").read_text())
-    assert (resolved["rounds"], resolved["evaluate"]) == (4, {"every": 3, "splits": ["train", "test"]})
+    assert (resolved["rounds"], resolved["evaluate"]["every"]) == (4, 3)
     assert Experiment.build(load_config(folder / "config.yaml")).resolved == resolved
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["torch"] == version("torch")
@@ -114,9 +120,9 @@ def check_folder(folder: Path) -> None:
     assert (environment["commit"] or "").removesuffix(" (with changes)") == head
     tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("rounds", "participation", "metrics")}
     assert {name: table.column_names for name, table in tables.items()} == {
-        "rounds": ["round", "phase", "clients", "rows", "bytes_down", "bytes_up", "wall_s"],
-        "participation": ["round", "phase", "client", "rows"],
-        "metrics": ["round", "split", "metric", "value", "bytes_down", "bytes_up", "wall_s"],
+        "rounds": ROUNDS.names,
+        "participation": PARTICIPATION.names,
+        "metrics": METRICS.names,
     }
     assert {name: len(table) for name, table in tables.items()} == {
         "rounds": 4 * 2, "participation": 4 * 2 * 10, "metrics": 3 * 2 * 3,

@@ -13,7 +13,9 @@ from PIL import Image
 from cluster import plots, yaml12
 from cluster.plots import Curve
 from raysim.errors import DataError
-from server.ledger import METRICS
+from server.ledger import METRICS, ROUNDS
+from tests.contracts.table import settings
+from tests.play import QUADRATIC, experiment, server
 
 
 def run_folder(folder: Path, rounds: list[int], values: list[float | None], **config: Any) -> Path:
@@ -71,11 +73,24 @@ def test_experiments_that_share_only_their_name_are_kept_apart(tmp_path: Path) -
 
 def test_a_run_draws_its_own_metric_twice(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [0, 3], [0.5, 0.75])
+    pq.write_table(ROUNDS.empty_table(), folder / "rounds.parquet")
     made = plots.draw(folder, "auc")
     assert made == [folder / "plots" / "auc_round.png", folder / "plots" / "auc_bytes_up.png"]
     for path in made:
         with Image.open(path) as image:
             assert image.format == "PNG"
+
+
+def test_a_run_on_devices_draws_time_fates_and_participation(tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings("cd_mage"), devices={"preset": "always_on"})
+    *_, last = server(made, tmp_path).run()
+    (tmp_path / "config.yaml").write_text(yaml12.dump(made.resolved))
+    curve = Curve.read(tmp_path, "gradient_norm", "train")
+    assert curve.axes["sim_s"][-1] == pytest.approx((last.sim_s or 0) / 3600)
+    names = {path.stem for path in plots.draw(tmp_path, "gradient_norm")}
+    assert names == {
+        "gradient_norm_round", "gradient_norm_bytes_up", "gradient_norm_sim_s", "fates", "participation",
+    }  # fmt: skip
 
 
 def test_where_nothing_was_evaluated_nothing_is_drawn(tmp_path: Path) -> None:

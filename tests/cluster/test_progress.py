@@ -32,7 +32,9 @@ def test_numbers(value: float | None, text: str) -> None:
 
 
 def report(done: int, evaluated: bool = True, **metrics: float | None) -> Progress:
-    return Progress(done, 10, {split: {"auc": v} for split, v in metrics.items()}, evaluated, done * 3000, done * 2000)
+    return Progress(
+        done, 10, {split: {"auc": v} for split, v in metrics.items()}, evaluated, done * 3000, done * 2000, None
+    )
 
 
 def test_a_terminal_shows_round_metric_bytes_and_time_left() -> None:

@@ -62,7 +62,7 @@ def test_planned_traffic_is_what_is_booked(name: str, tmp_path: Path) -> None:
     playing.play(0)
     before = playing.ledger.bytes_up, playing.ledger.bytes_down
     playing.play(1)
-    traffic = made.traffic()
+    traffic = made.rehearse()
     assert sum(p.bytes_up for p in traffic) == playing.ledger.bytes_up - before[0]
     assert sum(p.bytes_down for p in traffic) == playing.ledger.bytes_down - before[1]
 

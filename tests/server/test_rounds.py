@@ -27,7 +27,7 @@ def test_tables_have_their_schemas_and_agree_with_each_other(tmp_path: Path) -> 
     assert [(r["round"], r["phase"]) for r in rounds] == [(t, p) for t in range(5) for p in ("collect", "update")]
     for row in rounds:
         mine = [p for p in took_part if (p["round"], p["phase"]) == (row["round"], row["phase"])]
-        assert len(mine) == row["clients"] == 3
+        assert len(mine) == row["accepted"] == 3
         assert sum(p["rows"] for p in mine) == row["rows"]
         if row["phase"] == "collect":
             assert [p["rows"] for p in mine] == [int(made.shards.rows_N[p["client"]]) for p in mine]

@@ -1,0 +1,111 @@
+"""A run in a few numbers: summary.json of its folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cluster.experiment import Experiment
+from cluster.progress import size
+
+Row = dict[str, Any]
+
+
+def write(folder: Path, experiment: Experiment) -> Row:
+    """Writes summary.json from the run's tables, and returns what it holds.
+
+    Keys: `rounds` and of them `failed_rounds`; `bytes_down`, `bytes_up`; `final` (the headline metric by split);
+    `participants` and `participation_gini` over all clients that have rows (0: all took part equally often; 1: one did
+    everything); with devices `simulated_hours`, `wait_hours` and the shares `late`, `dropped` (of the invited),
+    `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up and, with devices, simulated hours at
+    the first evaluation that reached it, or null.
+    """
+    rounds, took_part, metrics = (
+        pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
+    )
+    headline = [row for row in metrics if row["metric"] == experiment.problem.headline]
+    counts = np.bincount([row["client"] for row in took_part], minlength=experiment.shards.n_clients)
+    summary: Row = {
+        "rounds": experiment.config.rounds,
+        "failed_rounds": sum(not row["valid"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "final": {row["split"]: row["value"] for row in headline},
+        "participants": int(np.count_nonzero(counts)),
+        "participation_gini": gini(counts[experiment.shards.rows_N > 0]),
+    }
+    if experiment.config.devices is not None:
+        summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
+    if experiment.config.evaluate.target is not None:
+        summary["target"] = _reached(headline, experiment)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def lines(summary: Row) -> list[str]:
+    """What of a summary a person is told at the end of a run."""
+    told = [
+        f"moved {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down; {summary['participants']} clients "
+        f"took part, Gini {summary['participation_gini']:.2f}"
+    ]
+    if "simulated_hours" in summary:
+        told.append(
+            f"simulated {summary['simulated_hours']:.3g} h, of them {summary['wait_hours']:.3g} h waiting; "
+            f"{summary['late']:.1%} late, {summary['dropped']:.1%} dropped; wasted {summary['bytes_wasted']:.1%} of "
+            f"the bytes, {summary['compute_wasted']:.1%} of the computation; {summary['failed_rounds']} failed rounds"
+        )
+    if target := summary.get("target"):
+        told.append(f"{target['split']} {target['metric']} {target['value']:g} {_when(target)}")
+    return told
+
+
+def _when(target: Row) -> str:
+    if target["rounds"] is None:
+        return "was not reached"
+    reached = f"was reached after {target['rounds']} rounds, {size(target['bytes_up'])} up"
+    hours = target["simulated_hours"]
+    return reached if hours is None else f"{reached}, {hours:.3g} simulated hours"
+
+
+def gini(counts: NDArray[np.integer[Any]]) -> float:
+    """Gini coefficient of non-negative counts; 0 where nothing was counted."""
+    ordered = np.sort(counts).astype(np.float64)
+    if not ordered.sum():
+        return 0.0
+    n = len(ordered)
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * ordered.sum()))
+
+
+def _devices(rounds: list[Row]) -> Row:
+    def total(*columns: str) -> float:
+        return float(sum(row[column] for row in rounds for column in columns))
+
+    def share(part: float, whole: float) -> float:
+        return part / whole if whole else 0.0
+
+    invited = total("invited")
+    return {
+        "wait_hours": total("wait_s") / 3600,
+        "late": share(total("late", "cancelled"), invited),
+        "dropped": share(total("dropped_offline", "dropped_failed", "dropped_link", "timed_out"), invited),
+        "bytes_wasted": share(total("bytes_down_wasted", "bytes_up_wasted"), total("bytes_down", "bytes_up")),
+        "compute_wasted": share(total("compute_s_wasted"), total("compute_s")),
+    }
+
+
+def _reached(headline: list[Row], experiment: Experiment) -> Row:
+    target, split = experiment.config.evaluate.target, experiment.config.evaluate.splits[-1]
+    sign = 1 if experiment.problem.higher_is_better else -1
+    first = next(
+        (r for r in headline if r["split"] == split and r["value"] is not None and sign * (r["value"] - target) >= 0),
+        None,
+    )
+    found = {
+        "rounds": first["round"] if first else None,
+        "bytes_up": first["bytes_up"] if first else None,
+        "simulated_hours": first["sim_s"] / 3600 if first and first["sim_s"] is not None else None,
+    }
+    return {"metric": experiment.problem.headline, "split": split, "value": target} | found

@@ -1,0 +1,335 @@
+"""Who takes part in a phase: drawn from all clients, or by the fates of devices on the simulated clock.
+
+The order of events in a phase: devices eligible now; waiting while they are too few; invitations; what would become of
+each device; the close; the bookings. All of it is computed before any training, so only accepted clients cost compute
+here, while late and dropped ones are booked in seconds and bytes up to the instant they reached.
+
+Legend: N all clients, C invited clients. Times are int64 microseconds; without another word, since the experiment's
+start.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysim import draws
+from raysim.devices import NEVER, SECOND_US, Availability, Population, Tasks
+from raysim.errors import NotEnoughDevices, RoundsFailed
+from raysim.phase import Phase, Same, Uniform
+from raysim.wire import Traffic
+from server.plan import Planner
+from server.policy import PolicyConfig
+
+Clients = NDArray[np.int64]
+AnyPhase = Phase[Any, Any, Any, Any]
+
+# What may become of an invited device, in the order of the ledger's columns.
+FATES = ("accepted", "late", "cancelled", "dropped_offline", "dropped_failed", "dropped_link", "timed_out")
+ACCEPTED, LATE, CANCELLED, OFFLINE, FAILED, LINK, TIMED_OUT = range(len(FATES))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a phase went.
+
+    Attributes:
+        wanted: S.
+        accepted: clients whose results count, ascending.
+        invited: all that were asked, ascending.
+        informed: those of them that have received the whole message.
+        valid: whether enough were accepted; if not, the round has failed.
+        bytes_down, bytes_up: of all invited together.
+        devices: the ledger's device columns; empty where there are no devices.
+    """
+
+    wanted: int
+    accepted: Clients
+    invited: Clients
+    informed: Clients
+    valid: bool
+    bytes_down: int
+    bytes_up: int
+    devices: Mapping[str, float | int] = field(default_factory=dict)
+
+
+class Dispatcher(Protocol):
+    """Decides a phase's cohort."""
+
+    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+        """The outcome of round t's `phase`; `before` is that of the round's phase before, if any."""
+
+    def round_ended(self, t: int, valid: bool) -> None:
+        """Told after each round. Raises RoundsFailed where too many in a row have failed."""
+
+    @property
+    def now_s(self) -> float | None:
+        """Simulated seconds since the start; None without a clock."""
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """Every client is there, answers at once and never fails: S of N, uniformly, and no clock."""
+
+    planner: Planner
+
+    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+        cohort = self.planner.cohort(phase.cohort, t, phase.name, None if before is None else before.accepted)
+        n = len(cohort)
+        return Outcome(n, cohort, cohort, cohort, True, n * traffic.down, n * traffic.up)
+
+    def round_ended(self, t: int, valid: bool) -> None:
+        """Rounds always succeed here."""
+
+    @property
+    def now_s(self) -> None:
+        return None
+
+
+@dataclass
+class Clock:
+    """What the server knows of time and of its devices between phases.
+
+    Attributes:
+        now_us: simulated time.
+        busy_until_us: (N,) when each device is done with what it was last asked.
+        last_round: (N,) the round in which each was last invited; far in the past if never.
+        failed: rounds that have failed in a row.
+        fates: what became of the devices invited in them, by name.
+    """
+
+    busy_until_us: NDArray[np.int64]
+    last_round: NDArray[np.int64]
+    now_us: int = 0
+    failed: int = 0
+    fates: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
+
+    @classmethod
+    def start(cls, size: int) -> "Clock":
+        """At time 0, with `size` devices that have never been asked."""
+        return cls(np.zeros(size, np.int64), np.full(size, -(2**40), np.int64))
+
+
+@dataclass(frozen=True)
+class Ends:
+    """When and how each task ends, shape (C,), counted from the invitation.
+
+    Attributes:
+        fate: an index of FATES.
+        at_us: the instant reached.
+    """
+
+    fate: NDArray[np.int64]
+    at_us: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Cohorts by the fates of devices.
+
+    Attributes:
+        planner: its seed invites, its rows make tasks long.
+        population, availability: the devices.
+        policy: the server's.
+        clock: the only part that changes.
+    """
+
+    planner: Planner
+    population: Population
+    availability: Availability
+    policy: PolicyConfig
+    clock: Clock
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_us / SECOND_US
+
+    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+        """As in Dispatcher. Raises NotEnoughDevices."""
+        S = phase.cohort.S if isinstance(phase.cohort, Uniform) else _wanted(before)
+        asked_us = self.clock.now_us
+        eligible, available = self._await(t, phase.name, S)
+        start_us = self.clock.now_us
+        invited, topped_up = self._invite(phase, t, S, eligible, before)
+        had = before is not None and np.isin(invited, before.informed)
+        down_C = traffic.down - traffic.held * np.broadcast_to(had, invited.shape)
+        samples_C = np.rint(self.planner.samples(phase.work, invited) * phase.evaluations).astype(np.int64)
+        tasks = self.population.tasks(invited, t, phase.name, samples_C, down_C, traffic.up)
+        ends, close_us = self._close(t, phase.name, S, invited, tasks, self._undisturbed(invited, t, tasks))
+
+        accepted = ends.fate == ACCEPTED
+        valid = int(accepted.sum()) >= (1 if self.policy.dropout_override else self._needed(S))
+        self.clock.busy_until_us[invited] = start_us + ends.at_us
+        self.clock.last_round[invited] = t
+        self.clock.now_us = start_us + close_us + _us(self.policy.aggregate_s)
+        counts = {name: int((ends.fate == code).sum()) for code, name in enumerate(FATES)}
+        for name, count in counts.items():
+            self.clock.fates[name] += count
+
+        received_C, computed_C, sent_C = _shares(tasks, ends.at_us)
+        useful = accepted & valid
+        bytes_down_C, bytes_up_C = received_C * down_C, sent_C * traffic.up
+        compute_s_C = computed_C * tasks.compute_us / SECOND_US
+        devices = {
+            "start_s": start_us / SECOND_US,
+            "close_s": (start_us + close_us) / SECOND_US,
+            "wait_s": (start_us - asked_us) / SECOND_US,
+            "available": available,
+            "eligible": len(eligible),
+            "invited": len(invited),
+            "topped_up": topped_up,
+            **counts,
+            "bytes_down_wasted": round(bytes_down_C[~useful].sum()),
+            "bytes_up_wasted": round(bytes_up_C[~useful].sum()),
+            "compute_s": float(compute_s_C.sum()),
+            "compute_s_wasted": float(compute_s_C[~useful].sum()),
+        }
+        return Outcome(
+            S, invited[accepted], invited, invited[received_C == 1], valid,
+            round(bytes_down_C.sum()), round(bytes_up_C.sum()), devices,
+        )  # fmt: skip
+
+    def round_ended(self, t: int, valid: bool) -> None:
+        clock = self.clock
+        clock.failed = 0 if valid else clock.failed + 1
+        if clock.failed > self.policy.max_failed_rounds:
+            counts = ", ".join(f"{n} {name}" for name, n in clock.fates.items() if n)
+            raise RoundsFailed(
+                f"round {t}: {clock.failed} rounds in a row have failed at {self.now_s / 3600:.1f} simulated hours; of "
+                f"the devices invited in them: {counts or 'none'}. Raise server.over_select or server.deadline_s, "
+                "lower S or server.min_report, or allow more with server.max_failed_rounds"
+            )
+        if valid:
+            clock.fates = dict.fromkeys(FATES, 0)
+
+    @cached_property
+    def _able_N(self) -> NDArray[np.bool_]:
+        """Devices that could ever take part."""
+        return (self.planner.rows_N > 0) & self.population.has_memory_N & self.population.has_link_N
+
+    def _needed(self, S: int) -> int:
+        return max(1, _ceil(self.policy.min_report * S))
+
+    def _await(self, t: int, phase: str, S: int) -> tuple[Clients, int]:
+        """Moves the clock until enough devices are eligible. They, and how many are on at all."""
+        clock, policy = self.clock, self.policy
+        everybody = np.arange(len(self._able_N))
+        rested = (t == clock.last_round) | (t - clock.last_round > policy.min_separation_rounds)
+        asked_us = clock.now_us
+        hopeless = int((self._able_N & rested).sum()) < self._needed(S)  # no waiting would help
+        while True:
+            on = self.availability.on(everybody, clock.now_us, t)
+            idle = clock.busy_until_us <= clock.now_us
+            eligible = np.flatnonzero(on & self._able_N & idle & rested)
+            if len(eligible) >= self._needed(S):
+                return eligible, int(on.sum())
+            if hopeless or clock.now_us - asked_us >= _us(policy.max_wait_s):
+                break
+            change = self.availability.next_change(clock.now_us)
+            clock.now_us = min(NEVER if change is None else change, clock.now_us + _us(policy.poll_s))
+        reasons = {
+            "without rows": ~(self.planner.rows_N > 0),
+            "with too little memory": ~self.population.has_memory_N,
+            "without a link": ~self.population.has_link_N,
+            "busy": ~idle,
+            "resting": ~rested,
+            "off": ~on,
+        }
+        counts = ", ".join(f"{int(those.sum())} {name}" for name, those in reasons.items() if those.any())
+        raise NotEnoughDevices(
+            f"round {t}, phase {phase!r}: {self._needed(S)} devices are needed, and {len(eligible)} of {len(on)} are "
+            f"eligible after waiting {(clock.now_us - asked_us) / SECOND_US:.0f} s ({counts}; one may count "
+            "twice). Lower S, raise the devices' availability, or wait longer with server.max_wait_s"
+        )
+
+    def _invite(
+        self, phase: AnyPhase, t: int, S: int, eligible: Clients, before: Outcome | None
+    ) -> tuple[Clients, int]:
+        """The invited devices, and how many of them had to come from outside the rule for later phases."""
+        policy = self.policy
+        n = min(len(eligible), S if policy.dropout_override else _ceil(policy.over_select * S))
+        rule = policy.phase2_clients or ("same_candidates" if isinstance(phase.cohort, Same) else "resample")
+        pool = eligible
+        if before is not None and rule != "resample":
+            pool = np.intersect1d(eligible, before.invited if rule == "same_candidates" else before.accepted)
+        where = (self.planner.seed, t, draws.code(phase.name))
+        first = draws.sample(pool, min(n, len(pool)), where[0], "cohort", *where[1:])
+        others = np.setdiff1d(eligible, first, assume_unique=True)
+        more = draws.sample(others, n - len(first), where[0], "top up", *where[1:])
+        return np.sort(np.concatenate([first, more])), len(more)
+
+    def _undisturbed(self, invited: Clients, t: int, tasks: Tasks) -> Ends:
+        """How each task would end if the server never closed: arrival, off, failure, or the deadline."""
+        deadline_us = _us(self.policy.deadline_s)
+        arrival_us = tasks.total_us
+        off_at_us = self.availability.off_at(invited, self.clock.now_us, t, deadline_us)
+        off_us = np.where(off_at_us == NEVER, NEVER, off_at_us - self.clock.now_us)
+        hurdle_us = np.minimum(np.minimum(off_us, tasks.fail_us), deadline_us)
+        in_transit = (deadline_us < tasks.wait_us + tasks.down_us) | (
+            deadline_us >= tasks.wait_us + tasks.down_us + tasks.compute_us
+        )
+        fate = np.select(
+            [arrival_us <= hurdle_us, off_us == hurdle_us, tasks.fail_us == hurdle_us, in_transit],
+            [ACCEPTED, OFFLINE, FAILED, LINK],
+            TIMED_OUT,
+        )
+        return Ends(fate, np.minimum(arrival_us, hurdle_us))
+
+    def _close(self, t: int, phase: str, S: int, invited: Clients, tasks: Tasks, ends: Ends) -> tuple[Ends, int]:
+        """The ends as they are when the phase closes, and when that is, counted from its start."""
+        policy = self.policy
+        where = (self.planner.seed, t, draws.code(phase))
+        hash_C = draws.bits(where[0], "tie", *where[1:], invited)
+        arrived = np.flatnonzero(ends.fate == ACCEPTED)
+        fate, at_us = ends.fate.copy(), ends.at_us.copy()
+        deadline_us = _us(policy.deadline_s)
+        everyone = int(ends.at_us.max()) if len(arrived) == len(invited) else deadline_us
+        if policy.dropout_override:
+            u = float(draws.uniform(where[0], "dropout", *where[1:]))
+            kept = S - math.floor(u * policy.dropout_override.uniform_ratio * S)
+            lost = arrived[np.argsort(hash_C[arrived])][kept:]
+            fate[lost] = FAILED
+            at_us[lost] -= tasks.up_us[lost]  # all was done but the upload
+            return Ends(fate, at_us), everyone
+        if policy.close == "wait_all":
+            return ends, everyone
+        first = np.lexsort((hash_C[arrived], ends.at_us[arrived])) if policy.responders == "fastest" else (
+            np.argsort(hash_C[arrived])
+        )  # fmt: skip
+        chosen = arrived[first][:S]
+        close_us = int(ends.at_us[chosen].max()) if len(chosen) == S else deadline_us
+        fate[arrived] = LATE
+        fate[chosen] = ACCEPTED
+        if policy.late == "cancel":
+            running = at_us > close_us
+            fate[running], at_us[running] = CANCELLED, close_us
+        return Ends(fate, at_us), close_us
+
+
+def _shares(tasks: Tasks, at_us: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
+    """Shares in [0, 1] of the download, the computation and the upload that were done by the instant reached."""
+    begun_us = tasks.wait_us
+    shares = []
+    for part_us in (tasks.down_us, tasks.compute_us, tasks.up_us):
+        spent_us = np.clip(at_us - begun_us, 0, part_us)
+        shares.append(np.where(part_us > 0, spent_us / np.maximum(part_us, 1), at_us >= begun_us))
+        begun_us = begun_us + part_us
+    return tuple(shares)
+
+
+def _wanted(before: Outcome | None) -> int:
+    assert before is not None, "a phase for the same clients follows another"
+    return before.wanted
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * SECOND_US)
+
+
+def _ceil(x: float) -> int:
+    """The ceiling, but for what rounding has put above a whole number: 1.1 x 10 is 11."""
+    return math.ceil(x - 1e-9)
