@@ -97,7 +97,9 @@ def list_() -> None:
 
 @app.command()
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; those with the same name are drawn as one band.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders; those that differ in their seed only are drawn as one line.")
+    ],
     out: Annotated[Path, typer.Option(help="The PNG to write.")],
     metric: Annotated[str, typer.Option(help="A metric of the runs.")] = "auc",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",

@@ -35,7 +35,7 @@ class Curve:
     Attributes:
         folder: of the run.
         name: of its configuration.
-        settings: its configuration without what _SAME_CURVE lists; runs that share it are drawn as one band.
+        settings: its configuration without what _SAME_CURVE lists; runs that share it are drawn as one line.
         axes: by name in AXES, in its unit, shape (evaluations,); without sim_s where the run had no devices.
         value: shape (evaluations,); NaN where the metric was undefined.
     """
@@ -61,7 +61,7 @@ class Curve:
         axes = {
             axis: np.array([r[axis] for r in rows], dtype=float) / unit
             for axis, (_, unit) in AXES.items()
-            if rows[0][axis] is not None
+            if rows[0].get(axis) is not None
         }
         value = np.array([np.nan if r["value"] is None else r["value"] for r in rows])
         settings = yaml12.dump({key: section for key, section in config.items() if key not in _SAME_CURVE})
@@ -96,7 +96,7 @@ def draw(folder: Path, metric: str) -> list[Path]:
 def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figure:
     """Several runs in one figure, also written to `out`: against rounds, uploaded bytes and, if all have it, time.
 
-    Runs that differ in their seed only are one line, their mean, in a band from the lowest to the highest. A line is
+    Runs that differ in their seed only have one line, their median, and a thin one each. A line is
     called by the name in the configuration, or by the folder where other runs have that name too.
     """
     groups: dict[str, list[Curve]] = {}
@@ -167,7 +167,7 @@ def _label(ax: Axes, metric: str, axis: str) -> None:
 
 
 def _line(ax: Axes, curves: Sequence[Curve], axis: str, label: str) -> None:
-    """The mean of runs in their range, at the rounds at which all of them were evaluated.
+    """The median of runs, and each of them, at the rounds at which all of them were evaluated.
 
     With devices, runs are not at the same bytes and times after a round: the mean of those is where it is drawn.
     """
@@ -175,6 +175,6 @@ def _line(ax: Axes, curves: Sequence[Curve], axis: str, label: str) -> None:
     common = [np.isin(c.axes["round"], rounds) for c in curves]
     at = np.mean([c.axes[axis][there] for c, there in zip(curves, common, strict=True)], axis=0)
     across = np.stack([c.value[there] for c, there in zip(curves, common, strict=True)])
-    (line,) = ax.plot(at, across.mean(0), label=label, linewidth=1.6)
+    (line,) = ax.plot(at, np.median(across, axis=0), label=label, linewidth=1.6)
     if len(curves) > 1:
-        ax.fill_between(at, across.min(0), across.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+        ax.plot(at, across.T, color=line.get_color(), alpha=0.5, linewidth=0.6, label="_each run")

@@ -113,6 +113,10 @@ class Clock:
         """At time 0, with `size` devices that have never been asked."""
         return cls(np.zeros(size, np.int64), np.full(size, -(2**40), np.int64))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Arrays that arrive through Ray's object store are read-only.
+        self.__dict__.update({k: v.copy() if isinstance(v, np.ndarray) else v for k, v in state.items()})
+
 
 @dataclass(frozen=True)
 class Ends:

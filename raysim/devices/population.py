@@ -157,7 +157,8 @@ class Population:
     size: int
 
     def __post_init__(self) -> None:
-        table, required = self._table, self.model.memory.required_mb  # a bad file is met now, not in the middle of a run
+        table = self._table  # so that a bad file is met now, not in the middle of a run
+        required = self.model.memory.required_mb
         if required > 0 and (table is None or table.ram_mb is None):
             raise ConfigError(
                 "devices.memory.required_mb",
