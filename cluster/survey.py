@@ -11,7 +11,8 @@ from rich.console import Console
 from cluster.experiment import Experiment
 from raysim.devices import SECOND_US
 from raysim.errors import ConfigError, DataError
-from server.dispatch import FATES, Outcome
+from server.dispatch import Outcome
+from server.fates import FATES
 
 QUARTERS_PER_DAY = 96
 ROUNDS = 50

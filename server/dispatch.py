@@ -8,7 +8,6 @@ Legend: N all clients, C invited clients. Times are int64 microseconds; without 
 start.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,19 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysim import draws
-from raysim.devices import NEVER, SECOND_US, Availability, Population, Tasks
+from raysim.devices import FOREVER_US, NEVER, SECOND_US, Availability, Population, Tasks
 from raysim.errors import NotEnoughDevices, RoundsFailed
 from raysim.phase import Phase, Same, Uniform
 from raysim.wire import Traffic
+from server import fates
+from server.fates import ACCEPTED, FATES, Absences, Draw, microseconds
 from server.plan import Planner
 from server.policy import PolicyConfig
 
 Clients = NDArray[np.int64]
 AnyPhase = Phase[Any, Any, Any, Any]
-
-# What may become of an invited device, in the order of the ledger's columns.
-FATES = ("accepted", "late", "cancelled", "dropped_offline", "dropped_failed", "dropped_link", "timed_out")
-ACCEPTED, LATE, CANCELLED, OFFLINE, FAILED, LINK, TIMED_OUT = range(len(FATES))
 
 
 @dataclass(frozen=True)
@@ -119,19 +116,6 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """When and how each task ends, shape (C,), counted from the invitation.
-
-    Attributes:
-        fate: an index of FATES.
-        at_us: the instant reached.
-    """
-
-    fate: NDArray[np.int64]
-    at_us: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class Devices:
     """Cohorts by the fates of devices.
 
@@ -163,18 +147,20 @@ class Devices:
         down_C = traffic.down - traffic.held * np.broadcast_to(had, invited.shape)
         samples_C = np.rint(self.planner.samples(phase.work, invited) * phase.evaluations).astype(np.int64)
         tasks = self.population.tasks(invited, t, phase.name, samples_C, down_C, traffic.up)
-        ends, close_us = self._close(t, phase.name, S, invited, tasks, self._undisturbed(invited, t, tasks))
+        absences = self._absences(invited, t, tasks)
+        drawn = Draw(self.planner.seed, t, phase.name, invited)
+        ends, close_us = fates.close(fates.undisturbed(tasks, absences, self.policy), tasks, S, self.policy, drawn)
 
         accepted = ends.fate == ACCEPTED
         valid = int(accepted.sum()) >= (1 if self.policy.dropout_override else self._needed(S))
         self.clock.busy_until_us[invited] = start_us + ends.at_us
         self.clock.last_round[invited] = t
-        self.clock.now_us = start_us + close_us + _us(self.policy.aggregate_s)
+        self.clock.now_us = start_us + close_us + microseconds(self.policy.aggregate_s)
         counts = {name: int((ends.fate == code).sum()) for code, name in enumerate(FATES)}
         for name, count in counts.items():
             self.clock.fates[name] += count
 
-        received_C, computed_C, sent_C = _shares(tasks, ends.at_us)
+        received_C, computed_C, sent_C = fates.shares(tasks, absences.worked_us(ends.at_us))
         useful = accepted & valid
         bytes_down_C, bytes_up_C = received_C * down_C, sent_C * traffic.up
         compute_s_C = computed_C * tasks.compute_us / SECOND_US
@@ -191,7 +177,7 @@ class Devices:
             "bytes_up_wasted": round(bytes_up_C[~useful].sum()),
             "compute_s": float(compute_s_C.sum()),
             "compute_s_wasted": float(compute_s_C[~useful].sum()),
-        }
+        } | self._energy(tasks, received_C, computed_C, sent_C)
         return Outcome(
             S, invited[accepted], invited, invited[received_C == 1], valid,
             round(bytes_down_C.sum()), round(bytes_up_C.sum()), devices,
@@ -216,7 +202,7 @@ class Devices:
         return (self.planner.rows_N > 0) & self.population.has_memory_N & self.population.has_link_N
 
     def _needed(self, S: int) -> int:
-        return max(1, _ceil(self.policy.min_report * S))
+        return max(1, fates.ceil(self.policy.min_report * S))
 
     def _await(self, t: int, phase: str, S: int) -> tuple[Clients, int]:
         """Moves the clock until enough devices are eligible. They, and how many are on at all."""
@@ -231,10 +217,10 @@ class Devices:
             eligible = np.flatnonzero(on & self._able_N & idle & rested)
             if len(eligible) >= self._needed(S):
                 return eligible, int(on.sum())
-            if hopeless or clock.now_us - asked_us >= _us(policy.max_wait_s):
+            if hopeless or clock.now_us - asked_us >= microseconds(policy.max_wait_s):
                 break
             change = self.availability.next_change(clock.now_us)
-            clock.now_us = min(NEVER if change is None else change, clock.now_us + _us(policy.poll_s))
+            clock.now_us = min(NEVER if change is None else change, clock.now_us + microseconds(policy.poll_s))
         reasons = {
             "without rows": ~(self.planner.rows_N > 0),
             "with too little memory": ~self.population.has_memory_N,
@@ -255,7 +241,7 @@ class Devices:
     ) -> tuple[Clients, int]:
         """The invited devices, and how many of them had to come from outside the rule for later phases."""
         policy = self.policy
-        n = min(len(eligible), S if policy.dropout_override else _ceil(policy.over_select * S))
+        n = min(len(eligible), S if policy.dropout_override else fates.ceil(policy.over_select * S))
         rule = policy.phase2_clients or ("same_candidates" if isinstance(phase.cohort, Same) else "resample")
         pool = eligible
         if before is not None and rule != "resample":
@@ -266,74 +252,46 @@ class Devices:
         more = draws.sample(others, n - len(first), where[0], "top up", *where[1:])
         return np.sort(np.concatenate([first, more])), len(more)
 
-    def _undisturbed(self, invited: Clients, t: int, tasks: Tasks) -> Ends:
-        """How each task would end if the server never closed: arrival, off, failure, or the deadline."""
-        deadline_us = _us(self.policy.deadline_s)
-        arrival_us = tasks.total_us
-        off_at_us = self.availability.off_at(invited, self.clock.now_us, t, deadline_us)
-        off_us = np.where(off_at_us == NEVER, NEVER, off_at_us - self.clock.now_us)
-        hurdle_us = np.minimum(np.minimum(off_us, tasks.fail_us), deadline_us)
-        in_transit = (deadline_us < tasks.wait_us + tasks.down_us) | (
-            deadline_us >= tasks.wait_us + tasks.down_us + tasks.compute_us
+    def _absences(self, invited: Clients, t: int, tasks: Tasks) -> Absences:
+        """When each device is off within its task, up to the deadline: once if that ends it, else each time."""
+        start_us, deadline_us = self.clock.now_us, microseconds(self.policy.deadline_s)
+        pause = self.population.model.failure.on_offline == "pause"
+        left_us, now_us = tasks.total_us.copy(), np.zeros(len(invited), np.int64)
+        absences: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        active = np.arange(len(invited))
+        while len(active):
+            off_us = self.availability.off_at(invited[active], start_us + now_us[active], t, deadline_us)
+            off_us = np.where(off_us == NEVER, FOREVER_US, off_us - start_us)
+            early = (off_us < now_us[active] + left_us[active]) & (off_us <= deadline_us)
+            active, off_us = active[early], off_us[early]
+            if not len(active):
+                break
+            back_us = np.full(len(active), NEVER)
+            if pause:
+                back_us = self.availability.on_at(invited[active], start_us + off_us, t, deadline_us)
+            back_us = np.where(back_us == NEVER, FOREVER_US, back_us - start_us)
+            begin, end = np.full(len(invited), FOREVER_US), np.full(len(invited), FOREVER_US)
+            begin[active], end[active] = off_us, back_us
+            absences.append((begin, end))
+            left_us[active] -= off_us - now_us[active]
+            now_us[active] = back_us
+            active = active[back_us < deadline_us]
+        return Absences(absences, pause)
+
+    def _energy(self, tasks: Tasks, *shares: NDArray[np.float64]) -> dict[str, float]:
+        """`energy_j` of all invited devices, where the powers are known."""
+        watts = self.population.model.energy
+        if watts is None:
+            return {}
+        parts = (tasks.down_us, tasks.compute_us, tasks.up_us)
+        powers = (watts.rx_w, watts.compute_w, watts.tx_w)
+        joules = sum(
+            power * float((share * part_us).sum()) / SECOND_US
+            for power, share, part_us in zip(powers, shares, parts, strict=True)
         )
-        fate = np.select(
-            [arrival_us <= hurdle_us, off_us == hurdle_us, tasks.fail_us == hurdle_us, in_transit],
-            [ACCEPTED, OFFLINE, FAILED, LINK],
-            TIMED_OUT,
-        )
-        return Ends(fate, np.minimum(arrival_us, hurdle_us))
-
-    def _close(self, t: int, phase: str, S: int, invited: Clients, tasks: Tasks, ends: Ends) -> tuple[Ends, int]:
-        """The ends as they are when the phase closes, and when that is, counted from its start."""
-        policy = self.policy
-        where = (self.planner.seed, t, draws.code(phase))
-        hash_C = draws.bits(where[0], "tie", *where[1:], invited)
-        arrived = np.flatnonzero(ends.fate == ACCEPTED)
-        fate, at_us = ends.fate.copy(), ends.at_us.copy()
-        deadline_us = _us(policy.deadline_s)
-        everyone = int(ends.at_us.max()) if len(arrived) == len(invited) else deadline_us
-        if policy.dropout_override:
-            u = float(draws.uniform(where[0], "dropout", *where[1:]))
-            kept = S - math.floor(u * policy.dropout_override.uniform_ratio * S)
-            lost = arrived[np.argsort(hash_C[arrived])][kept:]
-            fate[lost] = FAILED
-            at_us[lost] -= tasks.up_us[lost]  # all was done but the upload
-            return Ends(fate, at_us), everyone
-        if policy.close == "wait_all":
-            return ends, everyone
-        first = np.lexsort((hash_C[arrived], ends.at_us[arrived])) if policy.responders == "fastest" else (
-            np.argsort(hash_C[arrived])
-        )  # fmt: skip
-        chosen = arrived[first][:S]
-        close_us = int(ends.at_us[chosen].max()) if len(chosen) == S else deadline_us
-        fate[arrived] = LATE
-        fate[chosen] = ACCEPTED
-        if policy.late == "cancel":
-            running = at_us > close_us
-            fate[running], at_us[running] = CANCELLED, close_us
-        return Ends(fate, at_us), close_us
-
-
-def _shares(tasks: Tasks, at_us: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
-    """Shares in [0, 1] of the download, the computation and the upload that were done by the instant reached."""
-    begun_us = tasks.wait_us
-    shares = []
-    for part_us in (tasks.down_us, tasks.compute_us, tasks.up_us):
-        spent_us = np.clip(at_us - begun_us, 0, part_us)
-        shares.append(np.where(part_us > 0, spent_us / np.maximum(part_us, 1), at_us >= begun_us))
-        begun_us = begun_us + part_us
-    return tuple(shares)
+        return {"energy_j": joules}
 
 
 def _wanted(before: Outcome | None) -> int:
     assert before is not None, "a phase for the same clients follows another"
     return before.wanted
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * SECOND_US)
-
-
-def _ceil(x: float) -> int:
-    """The ceiling, but for what rounding has put above a whole number: 1.1 x 10 is 11."""
-    return math.ceil(x - 1e-9)

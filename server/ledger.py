@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from raysim.phase import Block
-from server.dispatch import FATES, Outcome
+from server.dispatch import Outcome
 from server.evaluation import Metrics
+from server.fates import FATES
 
 ROUNDS = pa.schema(
     [
@@ -44,10 +45,11 @@ ROUNDS = pa.schema(
         pa.field("dropped_failed", pa.int32()),
         pa.field("dropped_link", pa.int32()),  # still sending or receiving at the deadline
         pa.field("timed_out", pa.int32()),  # still computing at the deadline
-        pa.field("bytes_down_wasted", pa.int64()),  # of bytes_down, for clients whose results do not count
+        pa.field("bytes_down_wasted", pa.int64()),  # of bytes_down, for results that do not count, undone rounds too
         pa.field("bytes_up_wasted", pa.int64()),
         pa.field("compute_s", pa.float64()),  # of all invited devices together
         pa.field("compute_s_wasted", pa.float64()),
+        pa.field("energy_j", pa.float64()),  # of all invited devices together; null without devices.energy
     ]
 )
 PARTICIPATION = pa.schema(
@@ -114,6 +116,12 @@ class Ledger:
         self.bytes_down += outcome.bytes_down
         self.bytes_up += outcome.bytes_up
         self.wall_s += wall_s
+
+    def undone(self, t: int) -> None:
+        """Books the costs of a round that was undone as wasted, those of its valid phases too."""
+        for row in self._rounds:
+            if row["round"] == t:
+                row |= {f"{cost}_wasted": row.get(cost) for cost in ("bytes_down", "bytes_up", "compute_s")}
 
     def evaluation(self, rounds: int, metrics: Metrics, sim_s: float | None) -> None:
         """Books metrics by split and name, measured after `rounds` rounds at simulated time `sim_s`."""

@@ -83,16 +83,19 @@ class Server:
         return self.job.algorithm.point(self.state)
 
     def run(self) -> Iterator[Progress]:
-        """Plays all rounds; yields before the first and after each."""
-        metrics = self._evaluate(0)
-        yield self._progress(0, metrics, evaluated=True)
-        for t in range(self.job.rounds):
-            self.play(t)
-            due = (t + 1) % self.job.evaluate_every == 0 or t + 1 == self.job.rounds
-            if due:
-                metrics = self._evaluate(t + 1)
-                self.ledger.write(self.job.folder)
-            yield self._progress(t + 1, metrics, evaluated=due)
+        """Plays all rounds; yields before the first and after each. What was booked is written however it ends."""
+        try:
+            metrics = self._evaluate(0)
+            yield self._progress(0, metrics, evaluated=True)
+            for t in range(self.job.rounds):
+                self.play(t)
+                due = (t + 1) % self.job.evaluate_every == 0 or t + 1 == self.job.rounds
+                if due:
+                    metrics = self._evaluate(t + 1)
+                    self.ledger.write(self.job.folder)
+                yield self._progress(t + 1, metrics, evaluated=due)
+        finally:
+            self.ledger.write(self.job.folder)
         self._save()
 
     def play(self, t: int) -> None:
@@ -103,6 +106,7 @@ class Server:
             exchange = self._exchange(t, phase, exchange)
             if not exchange.outcome.valid:
                 self.state, self.memory = state, memory
+                self.ledger.undone(t)
                 break
         self.job.dispatcher.round_ended(t, exchange is None or exchange.outcome.valid)
 

@@ -67,7 +67,8 @@ class Collect(Phase[State, Query, Point, Point]):
         return 1.0 if self.alpha == 1 else 2.0
 
     def sends(self, state: State) -> Query:
-        return Query(state.z, state.z_prev if self.recursive else None)
+        # Before the first estimate, and after a first round that failed, there is nothing to correct.
+        return Query(state.z, state.z_prev if self.recursive and state.u is not None else None)
 
     def start(self, sent: Query, memory: None) -> Point:
         return sent.z.zeros_like()

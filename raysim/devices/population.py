@@ -11,16 +11,21 @@ K. Bonawitz et al., "Towards federated learning at scale", 2019 (drop-out).
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 from scipy.special import ndtri
 
 from raysim import draws
-from raysim.devices.traces import SECOND_US, DeviceTable, read_device_table
+from raysim.devices.traces import (
+    SECOND_US,
+    DeviceTable,
+    read_device_table,
+    read_fedscale_capacity,
+    read_flash_links,
+)
 from raysim.errors import ConfigError
 from raysim.registry import STRICT
 
@@ -91,12 +96,63 @@ class FailureConfig(BaseModel):
     Attributes:
         hazard_per_s: rate of an exponential time to failure; 3.5e-4 loses 5 % of 150 s tasks.
         p_start: probability of failing at once.
+        on_offline: whether turning off ends a task (`abort`, as Google's devices do) or it goes on when the device is
+            back (`pause`, as in FLASH), up to the deadline.
     """
 
     model_config = STRICT
 
     hazard_per_s: NonNegative = 3.5e-4
     p_start: Annotated[float, Field(ge=0, le=1)] = 0.0
+    on_offline: Literal["abort", "pause"] = "abort"
+
+
+class EnergyConfig(BaseModel):
+    """Section `devices.energy`: powers in watts, which have no defaults since they differ from phone to phone.
+
+    Attributes:
+        compute_w: while computing.
+        rx_w, tx_w: while receiving and sending.
+    """
+
+    model_config = STRICT
+
+    compute_w: NonNegative
+    rx_w: NonNegative
+    tx_w: NonNegative
+
+
+class TableConfig(BaseModel):
+    """Section `devices.table`, measured devices; a path alone is one of format `table`.
+
+    Attributes:
+        path: of the file.
+        format: `table` is CSV or Parquet with columns ms_per_sample, ram_gb, down_kbps, up_kbps, some of them;
+            `fedscale` a client_device_capacity file; `flash_links` a speed_distri.json.
+        unit: of flash_links, whose source is ambiguous.
+        training_factor: gradient time over inference time, for fedscale.
+    """
+
+    model_config = STRICT
+
+    path: str
+    format: Literal["table", "fedscale", "flash_links"] = "table"
+    unit: Literal["kbit/s", "kB/s"] | None = None
+    training_factor: Positive = 3.0
+
+    @model_validator(mode="after")
+    def _unit(self) -> "TableConfig":
+        if (self.unit is not None) != (self.format == "flash_links"):
+            raise ValueError("unit belongs to format: flash_links, which needs it: kbit/s or kB/s")
+        return self
+
+    def read(self) -> DeviceTable:
+        """The devices. Raises DataError."""
+        if self.format == "fedscale":
+            return read_fedscale_capacity(self.path, self.training_factor)
+        if self.unit is not None:
+            return read_flash_links(self.path, self.unit)
+        return read_device_table(self.path)
 
 
 class DeviceModel(BaseModel):
@@ -104,18 +160,24 @@ class DeviceModel(BaseModel):
 
     Attributes:
         seed: of all device chance; separate from the experiment's seed.
-        table: a CSV or Parquet file of device rows (ms_per_sample, ram_gb, down_kbps, up_kbps); what it has is drawn
-            row by row, jointly, in place of the distributions.
+        table: measured devices; what it has is drawn row by row, jointly, in place of the distributions.
+        energy: powers, with which the ledger books joules.
     """
 
     model_config = STRICT
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    table: str | None = None
+    table: TableConfig | None = None
     compute: ComputeConfig = ComputeConfig()
     memory: MemoryConfig = MemoryConfig()
     link: LinkConfig = LinkConfig()
     failure: FailureConfig = FailureConfig()
+    energy: EnergyConfig | None = None
+
+    @field_validator("table", mode="before")
+    @classmethod
+    def _path_alone(cls, table: Any) -> Any:
+        return {"path": table} if isinstance(table, str) else table
 
 
 @dataclass(frozen=True)
@@ -240,7 +302,7 @@ class Population:
 
     @cached_property
     def _table(self) -> DeviceTable | None:
-        return None if self.model.table is None else read_device_table(Path(self.model.table))
+        return None if self.model.table is None else self.model.table.read()
 
     @cached_property
     def _row_N(self) -> NDArray[np.int64]:

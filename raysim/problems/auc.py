@@ -124,4 +124,4 @@ class AUC(Problem):
         return torch.softmax(logits, dim=1)[:, 1] if self.score == "softmax" else torch.sigmoid(logits[:, 0])
 
     def _is_positive(self, labels: Tensor) -> Tensor:
-        return (labels.unsqueeze(-1) == torch.tensor(self.positive)).any(-1)
+        return (labels.unsqueeze(-1) == torch.tensor(self.positive, device=labels.device)).any(-1)

@@ -130,6 +130,34 @@ def test_on_and_off_at_tell_the_same_story(share: float | Beta, diurnal: Diurnal
         assert not model.on(alone, t_us, 0)
 
 
+@pytest.mark.parametrize(
+    ("share", "diurnal"), [(0.4, None), (Beta(), None), (0.5, Diurnal(amplitude=0.7)), (0.9, Diurnal(amplitude=0.2))]
+)
+def test_on_and_on_at_tell_the_same_story_each_client_from_its_own_instant(
+    share: float | Beta, diurnal: Diurnal | None
+) -> None:
+    n, span_us = 400, 1200 * SECOND_US
+    model = markov(n, share=share, diurnal=diurnal, mean_on_s=600)
+    clients = np.arange(n)
+    starts_us = 33_000 * SECOND_US + clients * 7 * SECOND_US
+    off = np.array([not model.on(clients[k : k + 1], int(starts_us[k]), 0)[0] for k in range(n)])
+    back_us = model.on_at(clients[off], starts_us[off], 0, span_us)
+    came = back_us < NEVER
+    assert 0 < came.sum() <= off.sum()
+    for client, start_us, t_us in zip(
+        clients[off][came].tolist(), starts_us[off][came].tolist(), back_us[came].tolist(), strict=True
+    ):
+        alone = np.array([client])
+        assert start_us < t_us <= start_us + span_us
+        assert model.on(alone, t_us, 0)
+        for earlier_us in range(start_us, t_us - 1, 20 * SECOND_US):
+            assert not model.on(alone, earlier_us, 0)
+        assert not model.on(alone, t_us - 1, 0)
+    ends_us = starts_us[off][~came] + span_us
+    for client, t_us in zip(clients[off][~came].tolist(), ends_us.tolist(), strict=True):
+        assert not model.on(np.array([client]), t_us, 0)
+
+
 @pytest.mark.parametrize(("share", "on"), [(0.0, False), (1.0, True)])
 def test_devices_that_never_change(share: float, on: bool) -> None:
     clients = np.arange(1000)
@@ -224,6 +252,10 @@ def test_groups_take_turns_by_the_clock() -> None:
         assert (model.off_at(clients[on], t_s * SECOND_US, 99, end_us - t_s * SECOND_US - 1) == NEVER).all()
         assert not model.on(clients[on], end_us, 99).any()
         assert model.on(clients[on], end_us - 1, 99).all()
+        for client in clients[~on].tolist():
+            alone = np.array([client])
+            next_s = next(u for u in range(t_s + 1, t_s + 31) if model.on(alone, u * SECOND_US, 99)[0])
+            assert model.on_at(alone, t_s * SECOND_US, 99, 30 * SECOND_US).tolist() == [next_s * SECOND_US]
 
 
 def test_groups_take_turns_by_the_round() -> None:
@@ -283,6 +315,10 @@ def test_replay_equals_the_trace_on_every_boundary(tmp_path: Path, end: Any) -> 
                 known = change is not None and change <= t_s + within_s
                 off = model.off_at(np.array([client]), t_us, 0, within_s * SECOND_US)
                 assert off.tolist() == [change * SECOND_US if known and change else NEVER]
+        for client in np.flatnonzero(~on):
+            back = model.on_at(np.array([client]), np.array([t_us]), 0, 150 * SECOND_US)
+            known = changes[client] is not None and changes[client] <= t_s + 150
+            assert back.tolist() == [changes[client] * SECOND_US if known else NEVER]
         first = min((c for c in changes if c is not None), default=None)
         assert model.next_change(t_us) == (None if first is None else first * SECOND_US)
 

@@ -37,7 +37,8 @@ from raysim.devices.population import (
 from raysim.errors import ConfigError, DataError, NotEnoughDevices, RoundsFailed
 from raysim.point import Point
 from raysim.wire import Traffic
-from server.dispatch import FATES, AnyPhase, Clients, Clock, Devices, Dispatcher, Ideal, Outcome
+from server.dispatch import AnyPhase, Clients, Clock, Devices, Dispatcher, Ideal, Outcome
+from server.fates import FATES
 from server.plan import Planner
 from server.policy import DropoutOverride, PolicyConfig
 from tests.contracts.table import TABLE, settings
@@ -195,7 +196,7 @@ def test_exponential_times_have_the_moments_of_their_order_statistic(n: int, S: 
     ],
 )  # fmt: skip
 def test_lognormal_times_have_the_mean_of_their_order_statistic(sigma: float, S: int, n: int, mean: float) -> None:
-    """E = the integral of the quantile at Beta's quantile. Asking 30 % more makes 100 of sigma 0.78 four times as fast."""
+    """E = the integral of the quantile at Beta's quantile. 30 % more make 100 of sigma 0.78 four times as fast."""
     order, law = stats.beta(S, n - S + 1), stats.lognorm(sigma)
     integral, _ = integrate.quad(lambda u: law.ppf(order.ppf(u)), 0, 1, limit=500)
     assert mean == pytest.approx(integral, rel=2e-4)
@@ -682,7 +683,7 @@ def test_devices_rest_between_rounds() -> None:
 def test_who_may_be_asked_in_the_second_phase(rule: str) -> None:
     """Half of the devices take 30 times as long, so that some are late, and busy when the second phase begins."""
     devices = serve(lasting(*[1.0] * 50, *[30.0] * 50), over_select=2.0, phase2_clients=rule)
-    topped_up = 0
+    topped_up = 0.0
     for t in range(20):
         first, second = play(devices, t, collect(10), update(10))
         before, accepted, asked = (set(c.tolist()) for c in (first.invited, first.accepted, second.invited))
