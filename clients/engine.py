@@ -1,4 +1,4 @@
-"""The loop engine: the clients of a block, one after another. No Ray in here.
+"""Engines: the clients of a block, one after another or all at once. No Ray in here.
 
 Legend: C clients of a block, K local steps, B minibatch.
 """
@@ -6,6 +6,7 @@ Legend: C clients of a block, K local steps, B minibatch.
 import functools
 import operator
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils import _pytree as pytree
 from raysim import wire
 from raysim.data import Shards, Split
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial
+from raysim.phase import Batch, Block, Order, Partial, Reply
 from raysim.point import Point
 from raysim.problems import Problem
 
@@ -29,7 +30,7 @@ CHUNK_ROWS = 500
 
 
 @dataclass(frozen=True)
-class LoopEngine:
+class Engine(ABC):
     """Runs the client half of a phase on clients of the shard file.
 
     Attributes:
@@ -50,13 +51,17 @@ class LoopEngine:
         Raises ClientError where user code fails or a result is not finite.
         """
         partials, kept = [], []
-        for c, client in enumerate(block.clients_C.tolist()):
-            upload, memory = self._client(order, block, c, memories.get(client))
+        for c, reply in enumerate(self.replies(order, block, memories)):
+            self._check(order, int(block.clients_C[c]), reply.upload)
             weight = float(block.weights_C[c])
-            scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), upload)
-            partials.append(Partial(scaled, weight, wire.size_bytes(upload)))
-            kept.append(memory)
+            scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
+            partials.append(Partial(scaled, weight, wire.size_bytes(reply.upload)))
+            kept.append(reply.memory)
         return functools.reduce(operator.add, partials), kept
+
+    @abstractmethod
+    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
+        """Each client's reply, in the order of the block. Raises ClientError where user code fails."""
 
     def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
         """The problem's evaluation outputs on rows start..stop-1 of a split, shape (stop - start, ...)."""
@@ -68,25 +73,43 @@ class LoopEngine:
             ]
         return torch.cat(pieces).double().cpu().numpy()
 
-    def _client(self, order: Order, block: Block, c: int, memory: Any) -> tuple[Any, Any]:
-        client, phase = int(block.clients_C[c]), order.phase
-        # Each client gets its own copy, so that code which writes into what it was sent cannot reach its neighbours.
-        sent, memory = self._private(order.message), self._private(memory)
-        try:
-            carry = phase.start(sent, memory)
-            for batch in self._batches(client, None if block.rows_CKB is None else block.rows_CKB[c]):
-                carry = phase.step(self.problem, sent, carry, batch)
-            reply = phase.finish(sent, carry)
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
-        for leaf in pytree.tree_leaves(reply.upload):
+    def _check(self, order: Order, client: int, upload: Any) -> None:
+        for leaf in pytree.tree_leaves(upload):
             if not bool(torch.isfinite(leaf).all()):
                 raise ClientError(
-                    client, order.round, phase.name,
+                    client, order.round, order.phase.name,
                     "the upload is not finite; look at this client's rows, or take a smaller step size",
                 )  # fmt: skip
-        return reply
+
+    def _inputs(self, rows: NDArray[np.int64], split: Split) -> Tensor:
+        return self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
+
+    def _private(self, tree: Any) -> Any:
+        """A copy, so that code which writes into what it was sent reaches neither its neighbours nor the store."""
+
+        def own(leaf: Any) -> Any:
+            return leaf.clone().to(self.device) if isinstance(leaf, Tensor) else leaf
+
+        return pytree.tree_map(own, tree)
+
+
+@dataclass(frozen=True)
+class LoopEngine(Engine):
+    """One client after another: the reference, and the one whose faults name their client."""
+
+    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
+        phase = order.phase
+        for c, client in enumerate(block.clients_C.tolist()):
+            sent, memory = self._private(order.message), self._private(memories.get(client))
+            try:
+                carry = phase.start(sent, memory)
+                for batch in self._batches(client, None if block.rows_CKB is None else block.rows_CKB[c]):
+                    carry = phase.step(self.problem, sent, carry, batch)
+                reply = phase.finish(sent, carry)
+            except Exception as error:
+                cause = f"{type(error).__name__}: {error}"
+                raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
+            yield reply
 
     def _batches(self, client: int, rows_KB: NDArray[np.int64] | None) -> Iterator[Batch]:
         first, last = int(self.shards.offsets_N1[client]), int(self.shards.offsets_N1[client + 1])
@@ -102,12 +125,3 @@ class LoopEngine:
         inputs = self._inputs(rows, "train")
         labels = self.shards.labels(rows, "train").to(self.device)
         return Batch(inputs, labels, torch.full((len(rows),), weight, dtype=self.dtype, device=self.device))
-
-    def _inputs(self, rows: NDArray[np.int64], split: Split) -> Tensor:
-        return self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
-
-    def _private(self, tree: Any) -> Any:
-        def own(leaf: Any) -> Any:
-            return leaf.clone().to(self.device) if isinstance(leaf, Tensor) else leaf
-
-        return pytree.tree_map(own, tree)

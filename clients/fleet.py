@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.engine import LoopEngine
+from clients.engine import Engine
 from raysim.data import Split
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
@@ -39,7 +39,7 @@ def torch_threads(n: int) -> Iterator[None]:
 class InProcessFleet:
     """All clients in this process, without Ray: for debugging and tests. Memory handles are the memories themselves."""
 
-    engine: LoopEngine
+    engine: Engine
     threads: int = 1
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:

@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ClientsConfig(BaseModel):
-    """Section `clients` of a configuration. None of it but `block` changes a number in the results.
+    """Section `clients` of a configuration. None of it but `engine` and `block` changes a number in the results.
 
     Attributes:
         fleet: `ray` runs client actors; `in_process` runs all clients in the server's process without Ray.
@@ -26,7 +26,10 @@ class ClientsConfig(BaseModel):
         num_cpus, num_gpus: what an actor reserves in Ray, fractions allowed; with `num_gpus` they
             compute on the GPU.
         threads: torch threads of an actor.
-        block: most clients in one task; `auto` makes at most 32 tasks a phase. Sums are rounded per block.
+        engine: `loop` computes one client after another, `vectorized` all clients of a task at once; they agree up to
+            rounding.
+        block: most clients in one task; `auto` makes at most 32 tasks a phase of the loop engine, and 2 or more with at
+            most 64 clients of the vectorised one. Sums are rounded per block.
     """
 
     model_config = STRICT
@@ -37,6 +40,7 @@ class ClientsConfig(BaseModel):
     num_cpus: Annotated[float, Field(ge=1e-4)] = 1.0  # Ray counts in ten-thousandths
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Count = 1
+    engine: Literal["loop", "vectorized"] = "loop"
     block: Count | Literal["auto"] = "auto"
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
-from clients.engine import LoopEngine
+from clients.engine import Engine
 from clients.fleet import spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Split
@@ -30,7 +30,7 @@ IN_FLIGHT = 2
 class ClientActor:
     """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped."""
 
-    def __init__(self, engine: LoopEngine, threads: int) -> None:
+    def __init__(self, engine: Engine, threads: int) -> None:
         torch.set_num_threads(threads)
         self._engine = engine
 
@@ -68,7 +68,7 @@ class RayFleet:
     rows: Mapping[str, int]
 
     @classmethod
-    def start(cls, engine: LoopEngine, config: ClientsConfig, placement: Placement) -> "RayFleet":
+    def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
         """Starts the actors and waits until they stand."""
         shared = ray.put(engine)
         actor = ClientActor.options(num_cpus=config.num_cpus, num_gpus=config.num_gpus)  # type: ignore[attr-defined]

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from clients.engine import LoopEngine
+from clients.engine import Engine, LoopEngine
 from clients.placement import Placement, Resources, place
+from clients.vectorized import VectorizedEngine
 from cluster.config import Choice, Config
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
@@ -85,7 +86,7 @@ class Experiment:
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
         block = None if config.clients.block == "auto" else config.clients.block
-        planner = Planner(shards.rows_N, config.seed, block)
+        planner = Planner(shards.rows_N, config.seed, block, vectorized=config.clients.engine == "vectorized")
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
         made = cls(config, shards, problem, algorithm, planner)
@@ -125,10 +126,11 @@ class Experiment:
         """Of the client actors. Raises PlacementError where they do not fit into what there is."""
         return place(self.config.clients, self.shards.n_clients, self.largest_cohort, has)
 
-    def engine(self) -> LoopEngine:
+    def engine(self) -> Engine:
         """The engine that client actors run."""
         device = "cuda" if self.config.clients.num_gpus else "cpu"
-        return LoopEngine(self.problem, self.shards, self.dtype, device)
+        kind = VectorizedEngine if self.config.clients.engine == "vectorized" else LoopEngine
+        return kind(self.problem, self.shards, self.dtype, device)
 
     def job(self, folder: Path) -> Job:
         """What the server gets."""

@@ -64,6 +64,8 @@ class AUC(Problem):
             raise ConfigError("problem.positive", f"{self.p:.0%} of the rows are positive; both kinds are needed")
         if self.score == "softmax" and classes < 2:
             raise ConfigError("problem.score", "softmax needs at least two classes; take 'sigmoid'")
+        if not self.net.size:  # builds the module, which must not happen within a transformation
+            raise ConfigError("model.name", "the network has no weights to train")
 
     @cached_property
     def p(self) -> float:
@@ -82,8 +84,10 @@ class AUC(Problem):
 
     def value(self, z: Point, batch: Batch) -> Tensor:
         """F of the module's docstring, over the batch's rows."""
-        h = self._scores(z, batch.inputs)
-        s1, s2, y, p = z.x[-2], z.x[-1], z.y[0], self.p
+        # One split and one unbind: their backward is one concatenation, where indexing would add zero-padded copies.
+        w, s = z.x.split((self.net.size, 2))
+        s1, s2 = s.unbind()
+        h, y, p = self._scores(w, batch.inputs), z.y[0], self.p
         pos = self._is_positive(batch.labels).to(h.dtype)
         neg = 1 - pos
         f = (1 - p) * (h - s1) ** 2 * pos + p * (h - s2) ** 2 * neg
@@ -92,7 +96,7 @@ class AUC(Problem):
 
     def outputs(self, z: Point, inputs: Tensor) -> Tensor:
         """Scores h, shape (B,)."""
-        return self._scores(z, inputs)
+        return self._scores(z.x[:-2], inputs)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """`auc`: exact area under the ROC curve of the pooled scores, None when a split has one kind of label only.
@@ -119,8 +123,8 @@ class AUC(Problem):
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         return {**self.net.unflatten(z.x[:-2]), "s1": z.x[-2], "s2": z.x[-1], "y": z.y[0]}
 
-    def _scores(self, z: Point, inputs: Tensor) -> Tensor:
-        logits = self.net(z.x[:-2], inputs)
+    def _scores(self, w: Tensor, inputs: Tensor) -> Tensor:
+        logits = self.net(w, inputs)
         return torch.softmax(logits, dim=1)[:, 1] if self.score == "softmax" else torch.sigmoid(logits[:, 0])
 
     def _is_positive(self, labels: Tensor) -> Tensor:

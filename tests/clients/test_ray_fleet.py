@@ -68,6 +68,21 @@ def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet]
         assert metrics[how] == metrics["in process"], how
 
 
+def test_the_vectorised_engine_gives_the_same_bits_on_actors(ray_cluster: None, tmp_path: Path) -> None:
+    together = {"engine": "vectorized", "block": 3}
+    made = experiment(DIGITS, settings("cd_mage"), partition=PARTITION, precision="float32", clients=together)
+    fleet = started(made, Placement(2, None))
+    try:
+        here, there = (Server(made.job(tmp_path), how) for how in (InProcessFleet(made.engine()), fleet))
+        for t in range(2):
+            here.play(t)
+            there.play(t)
+    finally:
+        stop(fleet)
+    assert torch.equal(here.point.x, there.point.x)
+    assert torch.equal(here.point.y, there.point.y)
+
+
 @pytest.fixture(scope="module")
 def quadratic(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
     made = experiment(QUADRATIC, {"name": "tests.toys:Remembering"}, problem={"name": "tests.toys:Faulty"})

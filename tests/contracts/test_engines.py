@@ -1,0 +1,82 @@
+"""The vectorised engine agrees with the loop engine for every algorithm, on shards and batches of any shape."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.errors import ClientError
+from raysim.phase import Order
+from tests.contracts.table import TABLE, settings
+from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+
+RAGGED = {"partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3}}
+BOTH = [{"engine": "loop"}, {"engine": "vectorized"}]
+
+
+@pytest.mark.parametrize("name", [*TABLE, "tests.toys:Remembering"])
+@pytest.mark.parametrize(
+    ("base", "sections"),
+    [(QUADRATIC, {}), (DIGITS, {}), (DIGITS, RAGGED)],
+    ids=["quadratic", "auc", "auc on ragged shards"],
+)
+@pytest.mark.parametrize("block", ["auto", 3])
+def test_engines_agree(name: str, base: Any, sections: Any, block: Any, tmp_path: Path) -> None:
+    algorithm = settings(name, batch=5) if "batch" in getattr(TABLE.get(name), "settings", {}) else None
+    algorithm = algorithm or (settings(name) if name in TABLE else {"name": name})
+    loop, together = (
+        trajectory(experiment(base, algorithm, clients={**engine, "block": block}, **sections), tmp_path, 3)
+        for engine in BOTH
+    )
+    for a, b in zip(loop, together, strict=True):
+        torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(a.y, b.y, rtol=1e-10, atol=1e-12)
+    assert (loop[0] - loop[-1]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["cd_mage_plus", "parallel_sgda"])
+def test_engines_agree_where_whole_shards_need_several_chunks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trajectory(experiment(DIGITS, settings(name), **RAGGED), tmp_path, 2)[-1]
+    monkeypatch.setattr("clients.vectorized.CHUNK_ROWS", 7)
+    made = experiment(DIGITS, settings(name), clients={"engine": "vectorized"}, **RAGGED)
+    assert made.shards.rows_N.max() > 70
+    torch.testing.assert_close(trajectory(made, tmp_path, 2)[-1].x, whole.x, rtol=1e-10, atol=1e-12)
+
+
+def test_a_fault_names_its_client_in_the_vectorised_engine_too(tmp_path: Path) -> None:
+    sound = experiment(QUADRATIC, settings("cd_ma", S=8))
+    largest = abs(sound.shards.train.features).max(axis=1)
+    row = int(largest.argmax())
+    (guilty,) = np.flatnonzero(np.diff(sound.shards.offsets_N1 > row))
+    faulty = {"name": "tests.toys:Faulty", "limit": float(largest[row])}
+    made = experiment(
+        QUADRATIC, settings("cd_ma", S=8, batch=6), problem=faulty, clients={"engine": "vectorized", "block": 8}
+    )
+    with pytest.raises(ClientError, match="ValueError: a row I did not expect") as raised:
+        server(made, tmp_path).play(0)
+    assert raised.value.client == guilty
+
+
+def test_a_result_that_is_not_finite_names_its_client(tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings("cd_ma", S=8), clients={"engine": "vectorized", "block": 8})
+    features = made.shards.train.features.copy()
+    features[made.shards.offsets_N1[3]] = np.nan
+    poisoned = replace(made, shards=replace(made.shards, train=replace(made.shards.train, features=features)))
+    with pytest.raises(ClientError, match=r"client 3, .* is not finite"):
+        list(server(poisoned, tmp_path).run())
+
+
+def test_a_block_is_the_same_to_the_bit_each_time() -> None:
+    made = experiment(DIGITS, settings("cd_mage"), precision="float32", clients={"engine": "vectorized", "block": 4})
+    _, update = made.algorithm.phases(0)
+    z = made.problem.init(0)
+    order = Order(0, update, update.sends(replace(made.algorithm.init(z), u=z)))
+    (block,) = made.planner.blocks(update.work, 0, update.name, np.array([1, 4, 7, 9]))
+    first, again = (made.engine().run(order, block, {})[0].total for _ in range(2))
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.y, again.y)
