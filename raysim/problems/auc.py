@@ -86,7 +86,7 @@ class AUC(Problem):
         """F of the module's docstring, over the batch's rows."""
         # One split and one unbind: their backward is one concatenation, where indexing would add zero-padded copies.
         w, s = z.x.split((self.net.size, 2))
-        s1, s2 = s.unbind()
+        s1, s2 = torch.unbind(s)
         h, y, p = self._scores(w, batch.inputs), z.y[0], self.p
         pos = self._is_positive(batch.labels).to(h.dtype)
         neg = 1 - pos
