@@ -88,23 +88,21 @@ class Ledger:
     bytes_up: int = 0
     wall_s: float = 0.0
     _rounds: list[Row] = field(default_factory=list)
-    _participation: list[Row] = field(default_factory=list)
+    _participation: list["_Participation"] = field(default_factory=list)
     _metrics: list[Row] = field(default_factory=list)
 
     def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, wall_s: float) -> None:
         """Books one phase; `blocks` is the work that was done, none if the phase was not valid."""
-        took_part = [
-            {"round": t, "phase": phase, "client": client, "rows": int(rows)}
-            for block in blocks
-            for client, rows in zip(block.clients_C.tolist(), self._drawn(block), strict=True)
+        drawn = [self._drawn(block) for block in blocks]
+        self._participation += [
+            _Participation(t, phase, block.clients_C, rows_C) for block, rows_C in zip(blocks, drawn, strict=True)
         ]
-        self._participation += took_part
-        row = {
+        row: Row = {
             "round": t,
             "phase": phase,
             "valid": outcome.valid,
             "accepted": len(outcome.accepted),
-            "rows": sum(row["rows"] for row in took_part),
+            "rows": sum(int(rows_C.sum()) for rows_C in drawn),
             "bytes_down": outcome.bytes_down,
             "bytes_up": outcome.bytes_up,
             "wall_s": wall_s,
@@ -134,13 +132,14 @@ class Ledger:
 
     def write(self, folder: Path) -> None:
         """Writes the three tables."""
-        for name, rows, schema in (
-            ("rounds", self._rounds, ROUNDS),
-            ("participation", self._participation, PARTICIPATION),
-            ("metrics", self._metrics, METRICS),
-        ):
+        tables = {
+            "rounds": pa.Table.from_pylist(self._rounds, schema=ROUNDS),
+            "participation": pa.Table.from_batches([p.rows() for p in self._participation], schema=PARTICIPATION),
+            "metrics": pa.Table.from_pylist(self._metrics, schema=METRICS),
+        }
+        for name, table in tables.items():
             unfinished = folder / f".{name}.parquet"
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), unfinished)
+            pq.write_table(table.combine_chunks(), unfinished)
             os.replace(unfinished, folder / f"{name}.parquet")
 
     def _drawn(self, block: Block) -> NDArray[np.int64]:
@@ -148,3 +147,18 @@ class Ledger:
             return self.rows_N[block.clients_C]
         drawn: NDArray[np.int64] = np.count_nonzero(block.rows_CKB >= 0, axis=(1, 2))
         return drawn
+
+
+@dataclass(frozen=True)
+class _Participation:
+    """A block's clients in one phase, as arrays: over thousands of rounds there are millions of them."""
+
+    round: int
+    phase: str
+    clients_C: NDArray[np.int64]
+    rows_C: NDArray[np.int64]
+
+    def rows(self) -> pa.RecordBatch:
+        n = len(self.clients_C)
+        columns = [np.full(n, self.round, np.int32), pa.array([self.phase] * n), self.clients_C, self.rows_C]
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PARTICIPATION)
