@@ -84,7 +84,7 @@ class Parquet(Source):
         import PIL
 
         # A lossy image decodes to other pixels in another version of the decoder.
-        return f"{stamps(_found(p) for p in (self.train, self.test) if p is not None)}\nPillow {PIL.__version__}"
+        return f"{stamps(find_file(p) for p in (self.train, self.test) if p is not None)}\nPillow {PIL.__version__}"
 
     def _image_column(self, file: "_ParquetColumns") -> str | None:
         structs: list[str] = [field.name for field in file.schema if _is_image(field.type)]
@@ -138,7 +138,7 @@ class LibSVM(Source):
     def load(self, seed: int) -> Splits:
         from sklearn.datasets import load_svmlight_files
 
-        paths = [_found(path) for path in (self.train, self.test) if path is not None]
+        paths = [find_file(path) for path in (self.train, self.test) if path is not None]
         try:
             # Together, because whether features are numbered from 0 or 1 must be guessed from all files at once.
             parts = load_svmlight_files([str(path) for path in paths], dtype=np.float32)
@@ -160,14 +160,14 @@ class LibSVM(Source):
         return Splits(train, test, classes=len(kinds))
 
     def fingerprint(self) -> str:
-        return stamps(_found(path) for path in (self.train, self.test) if path is not None)
+        return stamps(find_file(path) for path in (self.train, self.test) if path is not None)
 
 
 class _ParquetColumns:
     """One Parquet file, read by column, with errors that name the file, the column and the row."""
 
     def __init__(self, name: str) -> None:
-        self.path = _found(name)
+        self.path = find_file(name)
         with _parquet_errors(self.path):
             self._file = pq.ParquetFile(self.path, memory_map=True)
             self.schema: pa.Schema = self._file.schema_arrow
@@ -264,7 +264,7 @@ class _ParquetColumns:
         return pixels.reshape(*pixels.shape[:2], _CHANNELS[mode]).transpose(2, 0, 1)
 
 
-def _found(name: str) -> Path:
+def find_file(name: str) -> Path:
     """The file called `name`, under the working directory or else the data root."""
     path = Path(name).expanduser()
     root = os.environ.get(ROOT_VARIABLE)

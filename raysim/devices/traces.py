@@ -38,7 +38,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from raysim.data.files import _found
+from raysim.data.files import find_file
 from raysim.errors import DataError
 from raysim.registry import nearest
 
@@ -104,7 +104,7 @@ def read_intervals(path: str | Path, format: Format, merge_gap_s: float = 0.0) -
     Raises:
         DataError: the file is missing, damaged, not in this format, or a time in it is impossible.
     """
-    found = _found(str(path))
+    found = find_file(str(path))
     records = _READERS[format](found)
     if not records.ids:
         raise DataError(f"{found}: has no records")
@@ -121,7 +121,7 @@ def read_device_table(path: str | Path) -> DeviceTable:
     Raises:
         DataError: the file, a column or a value is missing or wrong.
     """
-    table = _Columns(_found(str(path)), "ms_per_sample")
+    table = _Columns(find_file(str(path)), "ms_per_sample")
 
     def scaled(name: str, unit: float, positive: bool) -> NDArray[np.float64] | None:
         return table.numbers(name, positive=positive) * unit if name in table else None
@@ -147,7 +147,7 @@ def read_fedscale_capacity(path: str | Path, training_factor: float = 3.0) -> De
     Raises:
         DataError: the file, a record or a value is missing or wrong.
     """
-    found = _found(str(path))
+    found = find_file(str(path))
     rows = _fields(found, _pickle_or_json(found), computation=True, communication=False)
     link = rows["communication"] * 1e3
     return DeviceTable(sec_per_sample=rows["computation"] * training_factor * 1e-3, down_bps=link, up_bps=link)
@@ -164,7 +164,7 @@ def read_flash_links(path: str | Path, unit: Literal["kbit/s", "kB/s"]) -> Devic
     Raises:
         DataError: the file, a record or a value is missing or wrong.
     """
-    found = _found(str(path))
+    found = find_file(str(path))
     rows = _fields(found, _json(found), down_u=False, up_u=False)
     bits = {"kbit/s": 1e3, "kB/s": 8e3}[unit]
     return DeviceTable(down_bps=rows["down_u"] * bits, up_bps=rows["up_u"] * bits)
