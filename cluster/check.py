@@ -1,7 +1,5 @@
 """`raysim check`: what an experiment would do, before it does it."""
 
-import os
-
 import numpy as np
 from rich.console import Console
 
@@ -36,9 +34,8 @@ def _placed(experiment: Experiment) -> str:
     config = experiment.config
     if config.clients.fleet == "in_process":
         return "none, all clients in this process"
-    address = config.ray.address or os.environ.get("RAY_ADDRESS") or "local"
-    if address != "local":
-        return f"decided by what the cluster at {address} has"
+    if not connect.starts_here(config.ray.address):
+        return f"decided by what the cluster at {connect.target(config.ray.address)} has"
     has = connect.machine()
     placement = experiment.placement(has)
     hosts = f"hosting {placement.per_actor} of the clients each" if placement.per_actor else "each for any client"

@@ -25,7 +25,14 @@ def machine() -> Resources:
 
 def starts_here(address: str | None) -> bool:
     """Whether a session would start a Ray of its own on this machine."""
-    return not ray.is_initialized() and _target(address) == "local"
+    return target(address) == "local"
+
+
+def target(address: str | None) -> str:
+    """The cluster that a session would use; `local` is one that it would start."""
+    if ray.is_initialized():
+        return str(ray.get_runtime_context().gcs_address)
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 @contextlib.contextmanager
@@ -42,15 +49,11 @@ def session(address: str | None) -> Iterator[Resources]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     dashboard = False if starts_here(address) else None
-    ray.init(address=_target(address), include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address=target(address), include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield _cluster()
     finally:
         ray.shutdown()
-
-
-def _target(address: str | None) -> str:
-    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _cluster() -> Resources:
