@@ -25,7 +25,7 @@ from raysim.phase import Algorithm, Order, Phase, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
-from server.dispatch import Clock, Devices, Dispatcher, Ideal
+from server.dispatch import Devices, Dispatcher, Ideal
 from server.plan import Planner
 from server.rounds import Job
 
@@ -166,13 +166,11 @@ class Experiment:
                 state, before = phase.absorb(state, partial.mean(self.dtype)), message
         return exchanges
 
-    def dispatcher(self) -> Dispatcher:
-        """Who decides a phase's cohort, at the start of the run."""
+    def dispatcher(self) -> Dispatcher[Any]:
+        """Who decides a phase's cohort."""
         if self.config.devices is None:
             return Ideal(self.planner)
-        return Devices(
-            self.planner, self.population, self.availability, self.config.server, Clock.start(self.shards.n_clients)
-        )
+        return Devices(self.planner, self.population, self.availability, self.config.server)
 
     @cached_property
     def population(self) -> Population:

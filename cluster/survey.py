@@ -43,18 +43,19 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
         for quarter in range(QUARTERS_PER_DAY)
     ]
     dispatcher, exchanges = experiment.dispatcher(), experiment.rehearse()
+    clock = dispatcher.start()
     ends, fates, failed = [0.0], dict.fromkeys(FATES, 0), 0
     for t in range(rounds):
         before: Outcome | None = None
         for exchange in exchanges:
-            before = dispatcher.dispatch(exchange.phase, t, exchange.traffic, before)
+            before = dispatcher.dispatch(clock, exchange.phase, t, exchange.traffic, before)
             for fate in FATES:
                 fates[fate] += int(before.devices[fate])
             if not before.valid:
                 failed += 1
                 break
-        dispatcher.round_ended(t, before is None or before.valid)
-        ends.append(dispatcher.now_s or 0.0)
+        dispatcher.round_ended(clock, t, before is None or before.valid)
+        ends.append(dispatcher.now_s(clock) or 0.0)
     invited = max(1, sum(fates.values()))
     return Survey(np.array(on), np.diff(ends), {fate: n / invited for fate, n in fates.items()}, failed)
 

@@ -11,7 +11,7 @@ start.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from server.fates import ACCEPTED, FATES, Absences, Draw, microseconds
 from server.plan import Planner
 from server.policy import PolicyConfig
 
+AnyClock = TypeVar("AnyClock")
 Clients = NDArray[np.int64]
 AnyPhase = Phase[Any, Any, Any, Any]
 
@@ -54,17 +55,19 @@ class Outcome:
     devices: Mapping[str, float | int] = field(default_factory=dict)
 
 
-class Dispatcher(Protocol):
-    """Decides a phase's cohort."""
+class Dispatcher(Protocol[AnyClock]):
+    """Decides a phase's cohort. All that it keeps between phases is in a clock, which the server holds."""
 
-    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
-        """The outcome of round t's `phase`; `before` is that of the round's phase before, if any."""
+    def start(self) -> AnyClock:
+        """The clock before the first round."""
 
-    def round_ended(self, t: int, valid: bool) -> None:
+    def dispatch(self, clock: AnyClock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+        """The outcome of round t's `phase`, which moves the clock; `before` is that of the round's phase before."""
+
+    def round_ended(self, clock: AnyClock, t: int, valid: bool) -> None:
         """Told after each round. Raises RoundsFailed where too many in a row have failed."""
 
-    @property
-    def now_s(self) -> float | None:
+    def now_s(self, clock: AnyClock) -> float | None:
         """Simulated seconds since the start; None without a clock."""
 
 
@@ -74,16 +77,18 @@ class Ideal:
 
     planner: Planner
 
-    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def start(self) -> None:
+        return None
+
+    def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         cohort = self.planner.cohort(phase.cohort, t, phase.name, None if before is None else before.accepted)
         n = len(cohort)
         return Outcome(n, cohort, cohort, cohort, True, n * traffic.down, n * traffic.up)
 
-    def round_ended(self, t: int, valid: bool) -> None:
+    def round_ended(self, clock: None, t: int, valid: bool) -> None:
         """Rounds always succeed here."""
 
-    @property
-    def now_s(self) -> None:
+    def now_s(self, clock: None) -> None:
         return None
 
 
@@ -105,14 +110,9 @@ class Clock:
     failed: int = 0
     fates: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
 
-    @classmethod
-    def start(cls, size: int) -> "Clock":
-        """At time 0, with `size` devices that have never been asked."""
-        return cls(np.zeros(size, np.int64), np.full(size, -(2**40), np.int64))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Arrays that arrive through Ray's object store are read-only.
-        self.__dict__.update({k: v.copy() if isinstance(v, np.ndarray) else v for k, v in state.items()})
+    @property
+    def now_s(self) -> float:
+        return self.now_us / SECOND_US
 
 
 @dataclass(frozen=True)
@@ -123,42 +123,41 @@ class Devices:
         planner: its seed invites, its rows make tasks long.
         population, availability: the devices.
         policy: the server's.
-        clock: the only part that changes.
     """
 
     planner: Planner
     population: Population
     availability: Availability
     policy: PolicyConfig
-    clock: Clock
 
-    @property
-    def now_s(self) -> float:
-        return self.clock.now_us / SECOND_US
+    def start(self) -> Clock:
+        """Time 0, and devices that have never been asked."""
+        size = self.population.size
+        return Clock(np.zeros(size, np.int64), np.full(size, -(2**40), np.int64))
 
-    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def dispatch(self, clock: Clock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         """As in Dispatcher. Raises NotEnoughDevices."""
         S = phase.cohort.S if isinstance(phase.cohort, Uniform) else _wanted(before)
-        asked_us = self.clock.now_us
-        eligible, available = self._await(t, phase.name, S)
-        start_us = self.clock.now_us
+        asked_us = clock.now_us
+        eligible, available = self._await(clock, t, phase.name, S)
+        start_us = clock.now_us
         invited, topped_up = self._invite(phase, t, S, eligible, before)
         had = before is not None and np.isin(invited, before.informed)
         down_C = traffic.down - traffic.held * np.broadcast_to(had, invited.shape)
         samples_C = np.rint(self.planner.samples(phase.work, invited) * phase.evaluations).astype(np.int64)
         tasks = self.population.tasks(invited, t, phase.name, samples_C, down_C, traffic.up)
-        absences = self._absences(invited, t, tasks)
+        absences = self._absences(invited, start_us, t, tasks)
         drawn = Draw(self.planner.seed, t, phase.name, invited)
         ends, close_us = fates.close(fates.undisturbed(tasks, absences, self.policy), tasks, S, self.policy, drawn)
 
         accepted = ends.fate == ACCEPTED
         valid = int(accepted.sum()) >= (1 if self.policy.dropout_override else self._needed(S))
-        self.clock.busy_until_us[invited] = start_us + ends.at_us
-        self.clock.last_round[invited] = t
-        self.clock.now_us = start_us + close_us + microseconds(self.policy.aggregate_s)
+        clock.busy_until_us[invited] = start_us + ends.at_us
+        clock.last_round[invited] = t
+        clock.now_us = start_us + close_us + microseconds(self.policy.aggregate_s)
         counts = {name: int((ends.fate == code).sum()) for code, name in enumerate(FATES)}
         for name, count in counts.items():
-            self.clock.fates[name] += count
+            clock.fates[name] += count
 
         received_C, computed_C, sent_C = fates.shares(tasks, absences.worked_us(ends.at_us))
         useful = accepted & valid
@@ -183,18 +182,20 @@ class Devices:
             round(bytes_down_C.sum()), round(bytes_up_C.sum()), devices,
         )  # fmt: skip
 
-    def round_ended(self, t: int, valid: bool) -> None:
-        clock = self.clock
+    def round_ended(self, clock: Clock, t: int, valid: bool) -> None:
         clock.failed = 0 if valid else clock.failed + 1
         if clock.failed > self.policy.max_failed_rounds:
             counts = ", ".join(f"{n} {name}" for name, n in clock.fates.items() if n)
             raise RoundsFailed(
-                f"round {t}: {clock.failed} rounds in a row have failed at {self.now_s / 3600:.1f} simulated hours; of "
-                f"the devices invited in them: {counts or 'none'}. Raise server.over_select or server.deadline_s, "
+                f"round {t}: {clock.failed} rounds in a row have failed at {clock.now_s / 3600:.1f} simulated hours; "
+                f"of the devices invited in them: {counts or 'none'}. Raise server.over_select or server.deadline_s, "
                 "lower S or server.min_report, or allow more with server.max_failed_rounds"
             )
         if valid:
             clock.fates = dict.fromkeys(FATES, 0)
+
+    def now_s(self, clock: Clock) -> float:
+        return clock.now_s
 
     @cached_property
     def _able_N(self) -> NDArray[np.bool_]:
@@ -204,9 +205,9 @@ class Devices:
     def _needed(self, S: int) -> int:
         return max(1, fates.ceil(self.policy.min_report * S))
 
-    def _await(self, t: int, phase: str, S: int) -> tuple[Clients, int]:
+    def _await(self, clock: Clock, t: int, phase: str, S: int) -> tuple[Clients, int]:
         """Moves the clock until enough devices are eligible. They, and how many are on at all."""
-        clock, policy = self.clock, self.policy
+        policy = self.policy
         everybody = np.arange(len(self._able_N))
         rested = (t == clock.last_round) | (t - clock.last_round > policy.min_separation_rounds)
         asked_us = clock.now_us
@@ -252,9 +253,9 @@ class Devices:
         more = draws.sample(others, n - len(first), where[0], "top up", *where[1:])
         return np.sort(np.concatenate([first, more])), len(more)
 
-    def _absences(self, invited: Clients, t: int, tasks: Tasks) -> Absences:
+    def _absences(self, invited: Clients, start_us: int, t: int, tasks: Tasks) -> Absences:
         """When each device is off within its task, up to the deadline: once if that ends it, else each time."""
-        start_us, deadline_us = self.clock.now_us, microseconds(self.policy.deadline_s)
+        deadline_us = microseconds(self.policy.deadline_s)
         pause = self.population.model.failure.on_offline == "pause"
         left_us, now_us = tasks.total_us.copy(), np.zeros(len(invited), np.int64)
         absences: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from raysim.data import Split
+from raysim.errors import ConfigError
 from raysim.fleet import Fleet
 from raysim.phase import Algorithm, Block, Order, Partial, Phase
 from raysim.point import Point
@@ -42,7 +43,7 @@ class Job:
     algorithm: Algorithm[Any]
     problem: Problem
     planner: Planner
-    dispatcher: Dispatcher
+    dispatcher: Dispatcher[Any]
     labels: Mapping[Split, NDArray[np.int64]]
     rounds: int
     evaluate_every: int
@@ -65,17 +66,27 @@ class Progress:
 
 @dataclass
 class Server:
-    """Holds what passes from round to round: the algorithm's state and the handles of clients' memory."""
+    """Holds what passes from round to round.
+
+    Attributes:
+        job, fleet: given.
+        ledger: what was booked so far.
+        state: the algorithm's.
+        memory: handles of clients' memory, by client.
+        clock: the dispatcher's.
+    """
 
     job: Job
     fleet: Fleet
     ledger: Ledger = field(init=False)
     state: Any = field(init=False)
     memory: dict[int, Any] = field(default_factory=dict)
+    clock: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.job.planner.rows_N)
         self.state = self.job.algorithm.init(self.job.problem.init(self.job.planner.seed).to(self.job.dtype))
+        self.clock = self.job.dispatcher.start()
 
     @property
     def point(self) -> Point:
@@ -108,17 +119,18 @@ class Server:
                 self.state, self.memory = state, memory
                 self.ledger.undone(t)
                 break
-        self.job.dispatcher.round_ended(t, exchange is None or exchange.outcome.valid)
+        self.job.dispatcher.round_ended(self.clock, t, exchange is None or exchange.outcome.valid)
 
     def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], before: "_Exchange | None") -> "_Exchange":
         started = time.perf_counter()
         message = phase.sends(self.state)
         traffic = Traffic.of(phase, message, before.message if before else None)
-        outcome = self.job.dispatcher.dispatch(phase, t, traffic, before.outcome if before else None)
+        outcome = self.job.dispatcher.dispatch(self.clock, phase, t, traffic, before.outcome if before else None)
         blocks: list[Block] = []
         if outcome.valid:
             blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
             total, kept = self._fold(Order(t, phase, message), blocks)
+            _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
             self.state = phase.absorb(self.state, total.mean(self.job.dtype))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
         self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
@@ -136,19 +148,29 @@ class Server:
 
     def _evaluate(self, rounds: int) -> Metrics:
         metrics = evaluate(self.job.problem, self.fleet, self.job.labels, self.point)
-        self.ledger.evaluation(rounds, metrics, self.job.dispatcher.now_s)
+        self.ledger.evaluation(rounds, metrics, self.job.dispatcher.now_s(self.clock))
         return metrics
 
     def _progress(self, done: int, metrics: Metrics, evaluated: bool) -> Progress:
         ledger = self.ledger
-        return Progress(
-            done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, self.job.dispatcher.now_s
-        )
+        sim_s = self.job.dispatcher.now_s(self.clock)
+        return Progress(done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s)
 
     def _save(self) -> None:
         """Writes model.pt, for torch.load(..., weights_only=True): the point's parts by name."""
         parts = self.job.problem.parts(self.point)
         torch.save({name: part.clone() for name, part in parts.items()}, self.job.folder / "model.pt")
+
+
+def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked: int) -> None:
+    """Raises ConfigError where clients put other bytes on the wire than were booked before they were computed."""
+    if sent != booked:
+        raise ConfigError(
+            "algorithm.name",
+            f"in round {t}, phase {phase.name!r}, the accepted clients uploaded {sent:,} bytes together, and "
+            f"{booked:,} are booked; {type(phase).__name__}.finish must return tensors whose shapes and types depend on the "
+            "message alone, never on data or memory",
+        )
 
 
 @dataclass(frozen=True)

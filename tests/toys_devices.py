@@ -100,9 +100,9 @@ class Partial(Ideal):
     shares: NDArray[np.float64] = field(kw_only=True)
     biased: frozenset[str] = field(kw_only=True)
 
-    def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         if phase.name not in self.biased:
-            return super().dispatch(phase, t, traffic, before)
+            return super().dispatch(clock, phase, t, traffic, before)
         everybody, where = np.arange(len(self.shares)), (t, draws.code(phase.name))
         about = everybody[draws.uniform(self.planner.seed, "about", *where, everybody) < self.shares]
         assert isinstance(phase.cohort, Uniform)

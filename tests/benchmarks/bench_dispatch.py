@@ -21,7 +21,7 @@ import numpy as np
 from raysim.algorithms.cd_mage import Collect
 from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.wire import Traffic
-from server.dispatch import Clock, Devices
+from server.dispatch import Devices
 from server.plan import Planner
 from server.policy import PolicyConfig
 
@@ -48,12 +48,13 @@ def measure(size: int, name: str, trace: str) -> tuple[float, float, float, floa
     began = time.perf_counter()
     devices = Devices(
         Planner(np.full(size, 100), 0), Population(DeviceModel(), size), availability(name, size, trace),
-        PolicyConfig(max_failed_rounds=1000), Clock.start(size),
+        PolicyConfig(max_failed_rounds=1000),
     )  # fmt: skip
+    clock = devices.start()
     S = min(100, size // 25)  # so many that in a small population, mostly off, the server need not wait
     taken_s = []
     for t in range(8 if size > 10_000 else 50):
-        devices.dispatch(Collect(S), t, Traffic(5_600_000, 0, 5_600_000), None)
+        devices.dispatch(clock, Collect(S), t, Traffic(5_600_000, 0, 5_600_000), None)
         taken_s.append(time.perf_counter() - began)
         began = time.perf_counter()
     return taken_s[0], statistics.median(taken_s[1:]), base, peak_mb()

@@ -20,7 +20,7 @@ from raysim.devices import Availability, Population
 from raysim.devices.availability import Always, Bernoulli, Label
 from raysim.devices.population import ComputeConfig, DeviceModel, FailureConfig, LinkConfig
 from raysim.wire import Traffic
-from server.dispatch import Clients, Clock, Devices
+from server.dispatch import Clients, Devices
 from server.plan import Planner
 from server.policy import PolicyConfig
 from tests import toys_devices as toys
@@ -107,8 +107,9 @@ def accepted(population: Population, availability: Availability, S: int, n: int,
     """Cohorts of rounds in which the fastest S of n count."""
     N = population.size
     policy = PolicyConfig(over_select=n / S, late="cancel", deadline_s=1e6)
-    devices = Devices(Planner(np.ones(N, dtype=np.int64), 0), population, availability, policy, Clock.start(N))
-    return [devices.dispatch(Collect(S), t, Traffic(0, 0, 0), None).accepted for t in range(rounds)]
+    devices = Devices(Planner(np.ones(N, dtype=np.int64), 0), population, availability, policy)
+    clock = devices.start()
+    return [devices.dispatch(clock, Collect(S), t, Traffic(0, 0, 0), None).accepted for t in range(rounds)]
 
 
 def slow_share(m: float, S: int, n: int) -> float:
@@ -189,8 +190,8 @@ def test_training_suffers_the_same_damage(tmp_path: Path) -> None:
     for n in (20, 80):
         playing = server(made, tmp_path)
         policy = PolicyConfig(over_select=n / 20, late="cancel", deadline_s=1e6)
-        dispatcher = Devices(made.planner, two_speeds(3, 400), Always(), policy, Clock.start(400))
-        playing.job = replace(playing.job, dispatcher=dispatcher)
+        dispatcher = Devices(made.planner, two_speeds(3, 400), Always(), policy)
+        playing.job, playing.clock = replace(playing.job, dispatcher=dispatcher), dispatcher.start()
         w = np.zeros(toys.DIMENSIONS)
         for t in range(80):
             playing.play(t)

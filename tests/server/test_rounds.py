@@ -1,7 +1,10 @@
 """The round loop and its ledger."""
 
 import json
+import pickle
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,6 +12,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from raysim.algorithms.cd_ma import CDMA, Update
+from raysim.errors import ConfigError
+from raysim.phase import Batch, Reply
+from raysim.problems import Problem
 from server import ledger
 from tests.contracts.table import settings
 from tests.play import DIGITS, QUADRATIC, experiment, server
@@ -74,6 +81,62 @@ def test_a_run_without_a_test_split_reports_the_pool_alone(tmp_path: Path) -> No
     made = experiment(QUADRATIC, settings("cd_ma"), evaluate={"every": 1, "splits": ["train", "test"]})
     *_, last = server(made, tmp_path).run()
     assert set(last.metrics) == {"train"}
+
+
+def test_state_memory_and_clock_are_all_that_a_run_goes_on_from(tmp_path: Path) -> None:
+    devices = {"availability": {"name": "markov", "share": 0.6, "mean_on_s": 300}}
+    made = experiment(
+        QUADRATIC, {"name": "tests.toys:Remembering", "S": 3}, devices=devices, data={"clients": 40}, rounds=6
+    )
+    whole, first, second = (server(made, tmp_path) for _ in range(3))
+    for t in range(3):
+        whole.play(t)
+        first.play(t)
+    second.state, second.memory, second.clock = pickle.loads(pickle.dumps((first.state, first.memory, first.clock)))
+    assert second.memory
+    for t in range(3, 6):
+        whole.play(t)
+        second.play(t)
+    assert torch.equal(second.point.x, whole.point.x)
+    assert torch.equal(second.point.y, whole.point.y)
+    assert second.clock.now_s == whole.clock.now_s > first.clock.now_s > 0
+
+
+class Growing(Update):
+    """Uploads a number for each row that it has seen: of a shape that only the work can tell."""
+
+    def start(self, sent: Any, memory: None) -> Any:
+        return sent, sent.x[:0]
+
+    def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
+        return carry[0], torch.cat([carry[1], batch.weights])
+
+    def finish(self, sent: Any, carry: Any) -> Reply[Any]:
+        return Reply(carry)
+
+    def absorb(self, state: Any, mean: Any) -> Any:
+        return mean[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(CDMA):
+    """CD-MA that sends more than its shapes say."""
+
+    def phases(self, t: int) -> tuple[Update]:
+        return (Growing(self.S, self.K, self.batch, self.eta, self.gamma),)
+
+
+def test_an_upload_of_another_size_than_was_booked_stops_the_run(tmp_path: Path) -> None:
+    algorithm = settings("cd_ma") | {"name": "tests.server.test_rounds:Grown"}
+    playing = server(experiment(QUADRATIC, algorithm), tmp_path)
+    before = playing.state
+    with pytest.raises(ConfigError) as caught:
+        playing.play(0)
+    assert str(caught.value).startswith(
+        f"algorithm.name: in round 0, phase 'update', the accepted clients uploaded {4 * (7 + 8) * 8} bytes together, "
+        f"and {4 * 7 * 8} are booked; Growing.finish must return tensors whose shapes"
+    )
+    assert playing.state is before
 
 
 def test_the_gold_is_kept(tmp_path: Path) -> None:
