@@ -168,8 +168,8 @@ def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked:
         raise ConfigError(
             "algorithm.name",
             f"in round {t}, phase {phase.name!r}, the accepted clients uploaded {sent:,} bytes together, and "
-            f"{booked:,} are booked; {type(phase).__name__}.finish must return tensors whose shapes and types depend on the "
-            "message alone, never on data or memory",
+            f"{booked:,} are booked; {type(phase).__name__}.finish must return tensors whose shapes and types depend "
+            "on the message alone, never on data or memory",
         )
 
 

@@ -11,7 +11,7 @@ K. Bonawitz et al., "Towards federated learning at scale", 2019 (drop-out).
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from raysim import draws
 from raysim.devices.traces import (
     SECOND_US,
     DeviceTable,
+    Workload,
     read_device_table,
     read_fedscale_capacity,
+    read_flash_devices,
     read_flash_links,
 )
 from raysim.errors import ConfigError
@@ -128,22 +130,34 @@ class TableConfig(BaseModel):
     Attributes:
         path: of the file.
         format: `table` is CSV or Parquet with columns ms_per_sample, ram_gb, down_kbps, up_kbps, some of them;
-            `fedscale` a client_device_capacity file; `flash_links` a speed_distri.json.
+            `fedscale` a client_device_capacity file; `flash_links` a speed_distri.json; `flash_devices` FLASH's list of
+            phones, raw_ai_benchmark_list.json.
         unit: of flash_links, whose source is ambiguous.
         training_factor: gradient time over inference time, for fedscale.
+        workload: whose training times FLASH measured, for flash_devices, which needs it: femnist and celeba are
+            convolutional networks on images, reddit and shakespeare recurrent ones on text.
+        codes: path of FLASH's real2benchmark.json, for flash_devices: phones are as frequent as there; without it, as
+            where FLASH does not know a phone's model.
     """
 
     model_config = STRICT
 
     path: str
-    format: Literal["table", "fedscale", "flash_links"] = "table"
+    format: Literal["table", "fedscale", "flash_links", "flash_devices"] = "table"
     unit: Literal["kbit/s", "kB/s"] | None = None
     training_factor: Positive = 3.0
+    workload: Workload | None = None
+    codes: str | None = None
 
     @model_validator(mode="after")
-    def _unit(self) -> "TableConfig":
+    def _of_format(self) -> "TableConfig":
         if (self.unit is not None) != (self.format == "flash_links"):
             raise ValueError("unit belongs to format: flash_links, which needs it: kbit/s or kB/s")
+        if (self.workload is not None) != (self.format == "flash_devices"):
+            known = ", ".join(get_args(Workload))
+            raise ValueError(f"workload belongs to format: flash_devices, which needs it: one of {known}")
+        if self.codes is not None and self.format != "flash_devices":
+            raise ValueError("codes belongs to format: flash_devices")
         return self
 
     def read(self) -> DeviceTable:
@@ -152,6 +166,8 @@ class TableConfig(BaseModel):
             return read_fedscale_capacity(self.path, self.training_factor)
         if self.unit is not None:
             return read_flash_links(self.path, self.unit)
+        if self.workload is not None:
+            return read_flash_devices(self.path, self.workload, self.codes)
         return read_device_table(self.path)
 
 
@@ -224,7 +240,7 @@ class Population:
         if required > 0 and (table is None or table.ram_mb is None):
             raise ConfigError(
                 "devices.memory.required_mb",
-                f"is {required:g}, but no memory is known; give a devices.table that has a column ram_gb",
+                f"is {required:g}, but no memory is known; give a devices.table with memory, such as a column ram_gb",
             )
 
     @cached_property
@@ -309,8 +325,11 @@ class Population:
         """The table's row of each device; all columns of one row go together, since fast phones have more memory."""
         assert self._table is not None
         u = draws.uniform(self.model.seed, "device row", np.arange(self.size))
-        row: NDArray[np.int64] = (u * len(self._table)).astype(np.int64)
-        return row
+        if self._table.weights is None:
+            row: NDArray[np.int64] = (u * len(self._table)).astype(np.int64)
+            return row
+        bounds = np.cumsum(self._table.weights)
+        return np.searchsorted(bounds[:-1] / bounds[-1], u, side="right")
 
 
 # Longer than any simulation, and far from the end of int64, so that sums of a few do not overflow.

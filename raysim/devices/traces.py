@@ -26,6 +26,7 @@ import ast
 import json
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +81,14 @@ class DeviceTable:
         sec_per_sample: (rows,) seconds to train on one sample.
         ram_mb: (rows,) memory, in units of 2^20 bytes.
         down_bps, up_bps: (rows,) bits per second to and from the device; 0 is a device without a link.
+        weights: (rows,) how often each row is to be drawn, in proportion; None: all alike.
     """
 
     sec_per_sample: NDArray[np.float64] | None = None
     ram_mb: NDArray[np.float64] | None = None
     down_bps: NDArray[np.float64] | None = None
     up_bps: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return next(
@@ -168,6 +171,111 @@ def read_flash_links(path: str | Path, unit: Literal["kbit/s", "kB/s"]) -> Devic
     rows = _fields(found, _json(found), down_u=False, up_u=False)
     bits = {"kbit/s": 1e3, "kB/s": 8e3}[unit]
     return DeviceTable(down_bps=rows["down_u"] * bits, up_bps=rows["up_u"] * bits)
+
+
+Workload = Literal["celeba", "femnist", "reddit", "shakespeare"]
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """What FLASH's authors measured: milliseconds of training on a batch on the slow, the middle and the fast phone."""
+
+    batch: int
+    ms: tuple[float, float, float]
+
+
+# FLASH, models/utils/device_util/device_util.py and the batch sizes of its experiments.
+_PROFILED = ("Google Nexus S", "Xiaomi Redmi Note 7 Pro", "Google Pixel 4")
+_PROFILES: Mapping[Workload, _Profile] = {
+    "celeba": _Profile(10, (5392, 1355, 561)),
+    "femnist": _Profile(10, (1642, 588, 179)),
+    "reddit": _Profile(10, (2596, 916, 527.7)),
+    "shakespeare": _Profile(100, (28_621, 13_579, 10_681)),
+}
+# Keys of AI Benchmark's list, the part of each text that counts, and an example.
+_LISTED = {
+    "Model": (re.compile(r"(.+)"), "Google Pixel 4"),
+    "AI_Score": (re.compile(r"([1-9]\d*)(\s.*)?"), "33289 1"),
+    "RAM": (re.compile(r"(\d*\.?\d*[1-9]\d*)\s*GB"), "8GB"),
+}
+_UNKNOWN_PHONES = np.array([18_820, 16_428, 159])  # how FLASH draws the speed of a phone it does not know
+
+
+def read_flash_devices(path: str | Path, workload: Workload, codes: str | Path | None = None) -> DeviceTable:
+    """FLASH's phones: a row for each phone of AI Benchmark, as fast as the nearest of three that were measured.
+
+    As in FLASH, nearest is by AI score, and a phone of unknown model is slow, middle or fast with 53.2, 46.4 and 0.4 %.
+    Within each of these kinds phones are drawn as often as the codes name them, or without codes alike; a phone that is
+    on the list twice shares its codes between its rows.
+
+    Args:
+        path: raw_ai_benchmark_list.json, a list of {Model, RAM, AI_Score, ...}: RAM as "8GB" (2^30 bytes each), the
+            score the first number of the text.
+        workload: whose training times are taken. They are for batches of 10 rows, in shakespeare 100, and divided by
+            that.
+        codes: real2benchmark.json, {code of an Android model: its name on the list, or "unknown"}, each code as
+            frequent as any other; a name that is not on the list counts as unknown. None: all phones are unknown.
+
+    Raises:
+        DataError: a file, a record (counted from 0) or a value is missing or wrong.
+    """
+    found = find_file(str(path))
+    names, scores, ram_mb = _flash_phones(found)
+    missing = next((name for name in _PROFILED if name not in names), None)
+    if missing is not None:
+        raise DataError(
+            f"{found}: has no phone {missing!r}; FLASH measured {', '.join(_PROFILED)}, so all three must be there"
+        )
+    measured = np.array([scores[np.argmax(names == name)] for name in _PROFILED])
+    kind = np.abs(scores[:, None] - measured).argmin(axis=1)
+    coded, unknown = (np.zeros(len(names)), 1) if codes is None else _flash_codes(find_file(str(codes)), names, found)
+    weights = np.empty(len(names))
+    for k, share in enumerate(_UNKNOWN_PHONES / _UNKNOWN_PHONES.sum()):
+        of_kind = kind == k
+        within = coded[of_kind] if coded[of_kind].any() else np.ones(of_kind.sum())
+        weights[of_kind] = (coded[of_kind].sum() + unknown * share) * within / within.sum()
+    profile = _PROFILES[workload]
+    seconds = np.array(profile.ms) / profile.batch / 1e3
+    return DeviceTable(sec_per_sample=seconds[kind], ram_mb=ram_mb, weights=weights)
+
+
+def _flash_phones(path: Path) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.float64]]:
+    """Names, AI scores and memory in MB of the phones on AI Benchmark's list, (rows,) each."""
+    tree = _json(path)
+    if not isinstance(tree, list):
+        raise DataError(f"{path}: holds a {type(tree).__name__} where a list of phones should be; check the format")
+    names, scores, ram_mb = [], [], []
+    for i, phone in enumerate(tree):
+        name, score, ram_gb = (_leading(path, str(i), phone, key) for key in _LISTED)
+        names.append(name)
+        scores.append(float(score))
+        ram_mb.append(float(ram_gb) * 1024)
+    if not names:
+        raise DataError(f"{path}: has no records")
+    return np.array(names), np.array(scores), np.array(ram_mb)
+
+
+def _leading(path: Path, id: str, phone: Any, key: str) -> str:
+    """What counts of a phone's text under `key`."""
+    value, (form, example) = _field(path, id, phone, key), _LISTED[key]
+    match = form.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
+        raise DataError(f"{path}: record {id!r}: {key} is {value!r}; it must be text such as {example!r}")
+    return match[1]
+
+
+def _flash_codes(path: Path, names: NDArray[np.str_], listed: Path) -> tuple[NDArray[np.float64], int]:
+    """How many codes each phone on the list has, (rows,), and how many codes are of phones that are not on it."""
+    codes: Counter[str] = Counter()
+    for id, name in _items(path, _json(path)):
+        if not isinstance(name, str):
+            raise DataError(f"{path}: record {id!r} is {name!r}; it must be the name of a phone, or 'unknown'")
+        codes[name.strip()] += 1
+    rows = Counter(names.tolist())
+    known = sum(codes[name] for name in rows)
+    if not known:
+        raise DataError(f"{path}: none of its {codes.total()} codes is of a phone in {listed}; check the two files")
+    return np.array([codes[name] / rows[name] for name in names.tolist()]), codes.total() - known
 
 
 # Formats of on-times

@@ -19,6 +19,7 @@ from raysim.devices.traces import (
     Intervals,
     read_device_table,
     read_fedscale_capacity,
+    read_flash_devices,
     read_flash_links,
     read_intervals,
 )
@@ -297,6 +298,7 @@ def test_wrong_files_are_named(tmp_path: Path, format: Any, name: str, content: 
         read_device_table,
         read_fedscale_capacity,
         lambda p: read_flash_links(p, "kB/s"),
+        lambda p: read_flash_devices(p, "celeba"),
     ],
 )
 def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
@@ -386,6 +388,84 @@ def test_wrong_links_are_named(tmp_path: Path, tree: Any, message: str) -> None:
         read_flash_links(written(tmp_path / "x.json", tree), "kbit/s")
 
 
+def phone(model: str, score: str, ram: str) -> dict[str, Any]:
+    return {"Model": model, "CPU": "c", "RAM": ram, "AI_Score": score}
+
+
+SLOW, MIDDLE, FAST = (18_820 / 35_407, 16_428 / 35_407, 159 / 35_407)
+PHONES = [
+    phone("Google Pixel 4", " 33289 1", "6GB"),
+    phone("Xiaomi Redmi Note 7 Pro", " 6702 3", "4GB"),
+    phone("Google Nexus S", " 383 ", "0.5GB"),
+    phone("Twice", " 20001 1,6", "8GB"),  # nearer to 33289 by 17 points
+    phone("Twice", " 19990", "6GB"),
+    phone("Old", "3542", "1.5GB"),  # nearer to 383 by 1
+]
+
+
+def test_flash_devices_without_codes_are_of_three_speeds_as_unknown_phones_are(tmp_path: Path) -> None:
+    table = read_flash_devices(written(tmp_path / "x.json", PHONES), "femnist")
+    assert table.sec_per_sample is not None
+    assert table.ram_mb is not None
+    np.testing.assert_allclose(table.sec_per_sample, [0.0179, 0.0588, 0.1642, 0.0179, 0.0588, 0.1642], rtol=1e-15)
+    assert table.ram_mb.tolist() == [6144, 4096, 512, 8192, 6144, 1536]
+    assert table.weights is not None
+    np.testing.assert_allclose(table.weights, [FAST / 2, MIDDLE / 2, SLOW / 2] * 2)
+    assert table.down_bps is table.up_bps is None
+
+
+@pytest.mark.parametrize(("workload", "slow_s"), [("celeba", 0.5392), ("reddit", 0.2596), ("shakespeare", 0.28621)])
+def test_flash_devices_take_as_long_as_their_workload(tmp_path: Path, workload: Any, slow_s: float) -> None:
+    table = read_flash_devices(written(tmp_path / "x.json", PHONES), workload)
+    assert table.sec_per_sample is not None
+    assert table.sec_per_sample.max() == pytest.approx(slow_s, rel=1e-12)
+
+
+def test_flash_devices_with_codes_are_as_frequent_as_these(tmp_path: Path) -> None:
+    codes = {"a": "Twice", "b": "Twice", "c": "Google Pixel 4", "d": "Old", "e": "unknown", "f": "Not on the list"}
+    paths = written(tmp_path / "x.json", PHONES), written(tmp_path / "y.json", codes)
+    table = read_flash_devices(paths[0], "femnist", paths[1])
+    fast, middle, slow = 2 + 2 * FAST, 1 + 2 * MIDDLE, 1 + 2 * SLOW  # a code of "Twice" counts half for each row
+    assert table.weights is not None
+    np.testing.assert_allclose(table.weights, [fast / 2, 0, 0, fast / 2, middle, slow])
+    assert table.weights.sum() == pytest.approx(len(codes))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"SM-G960F": "Samsung Galaxy S9"}, "holds a dict where a list of phones should be"),
+        ([], "has no records"),
+        ([PHONES[0], "Pixel"], "record '1': is a str, not keys and values"),
+        ([{"Model": "A", "Ram": "8GB", "AI_Score": "3"}], "record '0': has no 'RAM'; did you mean 'Ram'"),
+        ([phone("A", "3", "8")], "record '0': RAM is '8'; it must be text such as '8GB'"),
+        ([phone("A", "3", "0GB")], "record '0': RAM is '0GB'"),
+        ([phone("A", "fast", "8GB")], "record '0': AI_Score is 'fast'; it must be text such as '33289 1'"),
+        ([*PHONES[:3], {"Model": "A", "RAM": "8GB", "AI_Score": 7}], "record '3': AI_Score is 7"),
+        (PHONES[1:], "has no phone 'Google Pixel 4'; FLASH measured Google Nexus S, Xiaomi Redmi Note 7 Pro, Google"),
+    ],
+)
+def test_wrong_lists_of_phones_are_named(tmp_path: Path, tree: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_flash_devices(written(tmp_path / "x.json", tree), "femnist")
+    assert str(tmp_path / "x.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ([], "holds a list where records by their ids should be"),
+        ({"a": 3}, "record 'a' is 3; it must be the name of a phone, or 'unknown'"),
+        ({"a": "unknown", "b": "B"}, r"none of its 2 codes is of a phone in .*x\.json; check the two files"),
+    ],
+)
+def test_wrong_codes_of_phones_are_named(tmp_path: Path, tree: Any, message: str) -> None:
+    phones, codes = written(tmp_path / "x.json", PHONES), written(tmp_path / "y.json", tree)
+    with pytest.raises(DataError, match=message) as caught:
+        read_flash_devices(phones, "femnist", codes)
+    assert str(codes) in str(caught.value)
+
+
 # Real files
 
 
@@ -429,3 +509,27 @@ def test_the_tables_of_devices(data_root: Path) -> None:
     assert len(links) == 19
     assert links.down_bps is not None
     assert round(float(np.median(links.down_bps)), -3) == 4_318_000
+
+
+@pytest.mark.data
+def test_the_phones_of_flash(data_root: Path) -> None:
+    phones, codes = (data_root / f"traces/flash_{name}.json" for name in ("ai_benchmark_devices", "real2benchmark"))
+    table = read_flash_devices(phones, "femnist")
+    coded = read_flash_devices(phones, "femnist", codes)
+    assert len(table) == len(coded) == 333
+    assert table.sec_per_sample is not None
+    assert table.weights is not None
+    assert table.ram_mb is not None
+    assert coded.weights is not None
+    assert coded.weights.sum() == pytest.approx(772)
+    fast, middle, slow = (table.sec_per_sample == s for s in np.unique(table.sec_per_sample))
+    assert [round(100 * float(table.weights[kind].sum()), 1) for kind in (slow, middle, fast)] == [53.2, 46.4, 0.4]
+    # 610 codes are unknown and 2 name a phone that is not on the list; one of the others is there with two scores, one
+    # on either side of the middle between slow and middle.
+    for kind, known in ((slow, 79.5), (middle, 70.5), (fast, 10)):
+        assert float(coded.weights[kind].sum()) == pytest.approx(known + 612 * float(table.weights[kind].sum()))
+    memory = [np.average(table.ram_mb[kind], weights=coded.weights[kind]) for kind in (slow, middle, fast)]
+    assert memory == sorted(memory), "fast phones have more memory"
+    scores = json.loads((data_root / "traces/flash_ai_benchmark_scores.json").read_text())
+    listed = {p["Model"]: float(p["AI_Score"].split()[0]) for p in json.loads(phones.read_text())}
+    assert listed == scores, "the third file holds nothing else"

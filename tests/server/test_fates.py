@@ -1,5 +1,7 @@
 """Absences, energy, tables of devices, and the costs of rounds that were undone: known answers."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.config import load_config
+from cluster.experiment import Experiment
 from raysim.devices import SECOND_US, Availability
 from raysim.devices.availability import Trace
 from raysim.devices.population import DeviceModel, EnergyConfig, FailureConfig, LinkConfig, Population
@@ -117,6 +120,44 @@ def test_tables_of_devices_in_three_formats(tmp_path: Path) -> None:
 def test_a_unit_goes_with_flash_links_and_with_nothing_else(given: dict[str, str]) -> None:
     tree = QUADRATIC | {"algorithm": settings("cd_ma"), "devices": {"table": {"path": "x.json", **given}}}
     with pytest.raises(ConfigError, match=r"^devices.table: unit belongs to format: flash_links"):
+        load_config(tree)
+
+
+def test_phones_of_flash_are_drawn_whole_and_by_weight(tmp_path: Path) -> None:
+    phones = [
+        ("Google Nexus S", 383, "0.5GB"),
+        ("Xiaomi Redmi Note 7 Pro", 6702, "4GB"),
+        ("Google Pixel 4", 33289, "6GB"),
+    ]
+    listed = json.dumps([{"Model": name, "AI_Score": str(score), "RAM": ram} for name, score, ram in phones])
+    given = {"path": table(tmp_path, "p.json", listed), "format": "flash_devices", "workload": "femnist"}
+    made = experiment(
+        QUADRATIC, settings("cd_ma"), data={"clients": 4000},
+        devices={"preset": "always_on", "table": given, "memory": {"required_mb": 4096}},
+    )  # fmt: skip
+    slow = made.population.sec_per_sample_N > 0.1
+    share = 18_820 / 35_407
+    assert abs(slow.mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
+    assert (made.population.has_memory_N == ~slow).all()
+    fast = made.population.sec_per_sample_N < 0.05
+    assert 0 < fast.mean() < 0.0045 + 4 * math.sqrt(0.0045 / 4000)
+    assert Experiment.build(load_config(made.resolved)).resolved == made.resolved
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"format": "flash_devices"},
+            "workload belongs to format: flash_devices, which needs it: one of celeba, femnist",
+        ),
+        ({"workload": "celeba"}, "workload belongs to format: flash_devices"),
+        ({"codes": "y.json"}, "codes belongs to format: flash_devices"),
+    ],
+)
+def test_a_workload_goes_with_flash_devices_and_with_nothing_else(given: dict[str, str], message: str) -> None:
+    tree = QUADRATIC | {"algorithm": settings("cd_ma"), "devices": {"table": {"path": "x.json", **given}}}
+    with pytest.raises(ConfigError, match=rf"^devices.table: {message}"):
         load_config(tree)
 
 
