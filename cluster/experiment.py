@@ -1,6 +1,7 @@
 """A configuration made real: data, problem, algorithm and plan, everything that can be refused before Ray starts."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
 from server.dispatch import Devices, Dispatcher, Ideal
+from server.participation import Grouping
 from server.plan import Planner
 from server.rounds import Job
 
@@ -90,7 +92,7 @@ class Experiment:
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
         made = cls(config, shards, problem, algorithm, planner)
-        made.dispatcher()  # devices that cannot be are refused here
+        _ = made.dispatcher(), made.groupings  # devices and label scores that cannot be are refused here
         return made
 
     @cached_property
@@ -141,6 +143,7 @@ class Experiment:
             planner=self.planner,
             dispatcher=self.dispatcher(),
             labels={split: y for split, y in labels.items() if len(y)},
+            groupings=self.groupings,
             rounds=self.config.rounds,
             evaluate_every=self.config.evaluate.every,
             dtype=self.dtype,
@@ -185,17 +188,34 @@ class Experiment:
         assert self.config.devices is not None
         choice, n = self.config.devices.availability, self.shards.n_clients
         made: Availability = AVAILABILITY.build(
-            choice.name, choice.settings, seed=self.config.devices.seed, clients=n, scores=self._label_scores()
+            choice.name, choice.settings, seed=self.config.devices.seed, clients=n, scores=self.label_score_N
         )
         return made
 
-    def _label_scores(self) -> NDArray[np.float64] | None:
-        """Each client's mean label score, such as its share of positives, (N,); 0 for a client without rows."""
+    @cached_property
+    def label_score_N(self) -> NDArray[np.float64] | None:
+        """Each client's mean label score, such as its share of positives; 0 for a client without rows."""
         scores = self.problem.label_scores(self.shards.train.labels)
         if scores is None:
             return None
+        if not ((scores >= 0) & (scores <= 1)).all():
+            name = type(self.problem).__name__
+            raise ConfigError("problem.name", f"{name}.label_scores must give numbers from 0 to 1")
         sums = np.concatenate([[0.0], np.cumsum(scores)])[self.shards.offsets_N1]
-        return np.asarray(np.diff(sums) / np.maximum(self.shards.rows_N, 1))
+        # Differences of sums can be off by a rounding, so that a mean of ones is above 1.
+        return np.clip(np.diff(sums) / np.maximum(self.shards.rows_N, 1), 0, 1)
+
+    @cached_property
+    def groupings(self) -> Mapping[str, Grouping]:
+        """Divisions of the clients whose participation is told apart: tier, zone, label, those that there are."""
+        found = {}
+        if self.config.devices is not None:
+            found["tier"] = Grouping.by_speed(self.population.sec_per_sample_N, self.shards.rows_N > 0)
+            if self.availability.zones is not None:
+                found["zone"] = Grouping(*self.availability.zones)
+        if self.label_score_N is not None:
+            found["label"] = Grouping.by_label(self.label_score_N)
+        return found
 
 
 def cache_folder(config: Config) -> Path:

@@ -1,6 +1,7 @@
 """Plots of finished runs."""
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ AXES = {
     "bytes_up": ("uploaded, MB", 1e6),
     "sim_s": ("simulated hours", 3600.0),
 }
+
+# What clients are grouped by, and what that is called.
+GROUPS = {"tier": "quarter of the devices by speed", "zone": "time zone", "label": "label score"}
 
 # What does not make another curve of a run: its seed, how far and how often it was looked at, and where it ran.
 _SAME_CURVE = ("seed", "rounds", "evaluate", "clients", "ray", "output")
@@ -72,7 +76,7 @@ def draw(folder: Path, metric: str) -> list[Path]:
     """A run's own plots, in its folder plots/.
 
     The metric against rounds, uploaded bytes and simulated time; with devices also what became of those that were
-    invited, and how often each client took part.
+    invited, how often each client took part, and which groups of clients did so more than others.
     """
     splits = sorted(set(pq.read_table(folder / "metrics.parquet")["split"].to_pylist()))
     if not splits:
@@ -83,7 +87,9 @@ def draw(folder: Path, metric: str) -> list[Path]:
     if rounds and rounds[0]["invited"] is not None:
         figures["fates"] = _fates(rounds)
         took_part = pq.read_table(folder / "participation.parquet")["client"].to_numpy()
-        figures["participation"] = _participation(took_part)
+        summary = json.loads((folder / "summary.json").read_text())
+        groups = {name: summary[f"participation_by_{name}"] for name in GROUPS if f"participation_by_{name}" in summary}
+        figures["participation"] = _participation(took_part, groups)
     (folder / "plots").mkdir(exist_ok=True)
     made = []
     for name, figure in figures.items():
@@ -146,15 +152,26 @@ def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _participation(took_part: NDArray[np.int64]) -> Figure:
-    """How many clients took part how often, those that did at all."""
+def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """How many clients took part how often, those that did at all, and the shares of groups of them."""
     times = np.unique(took_part, return_counts=True)[1]
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
-    ax = figure.subplots()
+    rows = 1 + len(groups) // 2
+    figure = Figure(figsize=(10, 3.4 * rows), layout="constrained")
+    ax, *others = (figure.add_subplot(rows, 2, place) for place in range(1, 2 + len(groups)))
     ax.hist(times, bins=list(np.arange(0.5, times.max(initial=1) + 1.5)))
     ax.set(xlabel="phases taken part in", ylabel="clients")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.spines[["top", "right"]].set_visible(False)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    for other, (name, shares) in zip(others, groups.items(), strict=True):
+        place = np.arange(len(shares))
+        for shift, key, colour in ((-0.2, "share_of_clients", "0.75"), (0.2, "share_of_accepted", "C0")):
+            heights = [100 * group[key] for group in shares]
+            other.bar(place + shift, heights, width=0.4, color=colour, label=key.replace("_", " "))
+        other.set_xticks(place, [group["group"] for group in shares], fontsize=8)
+        other.set(xlabel=GROUPS[name], ylabel="%")
+        other.legend(frameon=False, fontsize=8)
+    for one in figure.axes:
+        one.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -19,9 +19,10 @@ def write(folder: Path, experiment: Experiment) -> Row:
 
     Keys: `rounds` and of them `failed_rounds`; `bytes_down`, `bytes_up`; `final` (the headline metric by split);
     `participants` and `participation_gini` over all clients that have rows (0: all took part equally often; 1: one did
-    everything); with devices `simulated_hours`, `wait_hours` and the shares `late`, `dropped` (of the invited),
-    `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up and, with devices, simulated hours at
-    the first evaluation that reached it, or null.
+    everything); `participation_by_tier`, `_zone` and `_label`, those that there are: by group its `share_of_clients`
+    (of those that have rows) and its `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares
+    `late`, `dropped` (of the invited), `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up
+    and, with devices, simulated hours at the first evaluation that reached it, or null.
     """
     rounds, took_part, metrics = (
         pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
@@ -36,7 +37,7 @@ def write(folder: Path, experiment: Experiment) -> Row:
         "final": {row["split"]: row["value"] for row in headline},
         "participants": int(np.count_nonzero(counts)),
         "participation_gini": gini(counts[experiment.shards.rows_N > 0]),
-    }
+    } | _groups(counts, experiment)
     if experiment.config.devices is not None:
         summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
     if experiment.config.evaluate.target is not None:
@@ -56,6 +57,14 @@ def lines(summary: Row) -> list[str]:
             f"simulated {summary['simulated_hours']:.3g} h, of them {summary['wait_hours']:.3g} h waiting; "
             f"{summary['late']:.1%} late, {summary['dropped']:.1%} dropped; wasted {summary['bytes_wasted']:.1%} of "
             f"the bytes, {summary['compute_wasted']:.1%} of the computation; {summary['failed_rounds']} failed rounds"
+        )
+    if tiers := summary.get("participation_by_tier"):
+        accepted, clients = (
+            " / ".join(f"{100 * tier[share]:.1f}" for tier in tiers)
+            for share in ("share_of_accepted", "share_of_clients")
+        )
+        told.append(
+            f"accepted, from the fastest to the slowest quarter of the devices: {accepted} % (of clients {clients} %)"
         )
     if target := summary.get("target"):
         told.append(f"{target['split']} {target['metric']} {target['value']:g} {_when(target)}")
@@ -79,21 +88,35 @@ def gini(counts: NDArray[np.integer[Any]]) -> float:
     return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * ordered.sum()))
 
 
+def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Row:
+    """Shares by group of those that took part, `counts` (N,) times each."""
+    found = {}
+    able = np.flatnonzero(experiment.shards.rows_N > 0)
+    for name, grouping in experiment.groupings.items():
+        accepted = np.bincount(grouping.of_N, counts, minlength=len(grouping.names)).tolist()
+        found[f"participation_by_{name}"] = [
+            {"group": group, "share_of_clients": clients / len(able), "share_of_accepted": _share(times, counts.sum())}
+            for group, clients, times in zip(grouping.names, grouping.counts(able), accepted, strict=True)
+        ]
+    return found
+
+
 def _devices(rounds: list[Row]) -> Row:
     def total(*columns: str) -> float:
         return float(sum(row[column] for row in rounds for column in columns))
 
-    def share(part: float, whole: float) -> float:
-        return part / whole if whole else 0.0
-
     invited = total("invited")
     return {
         "wait_hours": total("wait_s") / 3600,
-        "late": share(total("late", "cancelled"), invited),
-        "dropped": share(total("dropped_offline", "dropped_failed", "dropped_link", "timed_out"), invited),
-        "bytes_wasted": share(total("bytes_down_wasted", "bytes_up_wasted"), total("bytes_down", "bytes_up")),
-        "compute_wasted": share(total("compute_s_wasted"), total("compute_s")),
+        "late": _share(total("late", "cancelled"), invited),
+        "dropped": _share(total("dropped_offline", "dropped_failed", "dropped_link", "timed_out"), invited),
+        "bytes_wasted": _share(total("bytes_down_wasted", "bytes_up_wasted"), total("bytes_down", "bytes_up")),
+        "compute_wasted": _share(total("compute_s_wasted"), total("compute_s")),
     }
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 0.0
 
 
 def _reached(headline: list[Row], experiment: Experiment) -> Row:

@@ -24,12 +24,14 @@ class Survey:
     on: share of devices that are on, every quarter of an hour through the first day.
     round_s: simulated seconds of each played round, waiting included.
     fates: what became of the invited, as shares by name.
+    tiers: of the accepted, the shares of devices from the fastest to the slowest quarter.
     failed: rounds that failed.
     """
 
     on: NDArray[np.float64]
     round_s: NDArray[np.float64]
     fates: dict[str, float]
+    tiers: NDArray[np.float64]
     failed: int
 
 
@@ -45,6 +47,8 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
     dispatcher, exchanges = experiment.dispatcher(), experiment.rehearse()
     clock = dispatcher.start()
     ends, fates, failed = [0.0], dict.fromkeys(FATES, 0), 0
+    tier = experiment.groupings["tier"]
+    tiers = np.zeros(len(tier.names))
     for t in range(rounds):
         before: Outcome | None = None
         for exchange in exchanges:
@@ -54,10 +58,12 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
             if not before.valid:
                 failed += 1
                 break
+            tiers += tier.counts(before.accepted)
         dispatcher.round_ended(clock, t, before is None or before.valid)
         ends.append(dispatcher.now_s(clock) or 0.0)
     invited = max(1, sum(fates.values()))
-    return Survey(np.array(on), np.diff(ends), {fate: n / invited for fate, n in fates.items()}, failed)
+    shares = {fate: n / invited for fate, n in fates.items()}
+    return Survey(np.array(on), np.diff(ends), shares, tiers / max(1, tiers.sum()), failed)
 
 
 def show(experiment: Experiment, found: Survey, console: Console) -> None:
@@ -80,6 +86,11 @@ def show(experiment: Experiment, found: Survey, console: Console) -> None:
     console.print(
         f"invited      {server.over_select:g} S: "
         + ", ".join(f"{share:.1%} {fate}" for fate, share in found.fates.items() if share)
+    )
+    console.print(
+        "accepted     "
+        + " / ".join(f"{share:.1%}" for share in found.tiers)
+        + " from the fastest to the slowest quarter"
     )
 
 

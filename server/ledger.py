@@ -6,7 +6,7 @@ evaluation, split and metric).
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from raysim.phase import Block
 from server.dispatch import Outcome
 from server.evaluation import Metrics
 from server.fates import FATES
+from server.participation import Grouping, Tally
 
 ROUNDS = pa.schema(
     [
@@ -31,6 +32,10 @@ ROUNDS = pa.schema(
         pa.field("bytes_down", pa.int64()),  # server to all invited clients together
         pa.field("bytes_up", pa.int64()),
         pa.field("wall_s", pa.float64()),  # of this machine, not of the devices
+        # Mean rounds since the accepted were last accepted in a phase of that name, over those that were before.
+        pa.field("age_rounds", pa.float64()),
+        pa.field("gini", pa.float64()),  # of participation so far, over clients that have rows, all phases together
+        pa.field("accepted_by_label", pa.list_(pa.int32())),  # by quarters of the label score; null without scores
         # Null without devices. Times are simulated seconds since the start.
         pa.field("start_s", pa.float64()),  # when the invitations go out
         pa.field("close_s", pa.float64()),
@@ -50,6 +55,8 @@ ROUNDS = pa.schema(
         pa.field("compute_s", pa.float64()),  # of all invited devices together
         pa.field("compute_s_wasted", pa.float64()),
         pa.field("energy_j", pa.float64()),  # of all invited devices together; null without devices.energy
+        pa.field("accepted_by_tier", pa.list_(pa.int32())),  # by quarters of the population's speed, fastest first
+        pa.field("accepted_by_zone", pa.list_(pa.int32())),  # in the order of the availability's zones, null without
     ]
 )
 PARTICIPATION = pa.schema(
@@ -80,23 +87,33 @@ Row = dict[str, Any]
 class Ledger:
     """Attributes:
     rows_N: rows of each client's shard.
+    groupings: by name, for the columns accepted_by_*.
     bytes_down, bytes_up, wall_s: sums over all phases so far.
     """
 
     rows_N: NDArray[np.int64]
+    groupings: Mapping[str, Grouping] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     wall_s: float = 0.0
+    _tally: Tally = field(init=False)
     _rounds: list[Row] = field(default_factory=list)
     _participation: list["_Participation"] = field(default_factory=list)
     _metrics: list[Row] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._tally = Tally(self.rows_N > 0)
+
     def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, wall_s: float) -> None:
-        """Books one phase; `blocks` is the work that was done, none if the phase was not valid."""
+        """Books one phase; `blocks` is the work that was done, none if the phase was not valid.
+
+        Participation is that work: in a valid phase, also of a round that is undone later.
+        """
         drawn = [self._drawn(block) for block in blocks]
         self._participation += [
             _Participation(t, phase, block.clients_C, rows_C) for block, rows_C in zip(blocks, drawn, strict=True)
         ]
+        age_rounds = self._tally.accept(t, phase, outcome.accepted) if outcome.valid else None
         row: Row = {
             "round": t,
             "phase": phase,
@@ -106,6 +123,9 @@ class Ledger:
             "bytes_down": outcome.bytes_down,
             "bytes_up": outcome.bytes_up,
             "wall_s": wall_s,
+            "age_rounds": age_rounds,
+            "gini": self._tally.gini,
+            **{f"accepted_by_{name}": grouping.counts(outcome.accepted) for name, grouping in self.groupings.items()},
         } | dict(outcome.devices)
         if outcome.devices:
             fates = sum(row[fate] for fate in FATES)

@@ -22,6 +22,7 @@ from raysim.wire import Traffic
 from server.dispatch import Dispatcher, Outcome
 from server.evaluation import Metrics, evaluate
 from server.ledger import Ledger
+from server.participation import Grouping
 from server.plan import Planner
 
 
@@ -34,6 +35,7 @@ class Job:
         planner: draws the minibatches.
         dispatcher: decides who takes part.
         labels: of each evaluation split, in the file's order.
+        groupings: of the clients, for the ledger.
         rounds: T.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
         dtype: of the point and all vectors on the wire.
@@ -45,6 +47,7 @@ class Job:
     planner: Planner
     dispatcher: Dispatcher[Any]
     labels: Mapping[Split, NDArray[np.int64]]
+    groupings: Mapping[str, Grouping]
     rounds: int
     evaluate_every: int
     dtype: torch.dtype
@@ -84,7 +87,7 @@ class Server:
     clock: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.job.planner.rows_N)
+        self.ledger = Ledger(self.job.planner.rows_N, self.job.groupings)
         self.state = self.job.algorithm.init(self.job.problem.init(self.job.planner.seed).to(self.job.dtype))
         self.clock = self.job.dispatcher.start()
 

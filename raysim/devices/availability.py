@@ -6,7 +6,7 @@ questions, on which clients are asked together, or on how many there are.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -63,6 +63,11 @@ class Availability(ABC):
 
     def next_change(self, t_us: int) -> int | None:
         """The first instant after `t_us` at which any client turns on or off; None: not known, or never."""
+        return None
+
+    @property
+    def zones(self) -> "tuple[Sequence[str], NDArray[np.int16]] | None":
+        """Names of time zones, and (clients,) which of them each client is in; None where there is but one."""
         return None
 
 
@@ -300,14 +305,25 @@ class Markov(Shared):
             self.seed, "availability rescue", _ratio(self._memory_us, self._floors, self._turning & (self._floors > 0))
         )
 
+    @property
+    def zones(self) -> tuple[Sequence[str], NDArray[np.int16]] | None:
+        if self.diurnal is None or len(self.diurnal.zones) == 1:
+            return None
+        return [f"UTC{zone.offset_h:+g}" for zone in self.diurnal.zones], self._zone
+
+    @cached_property
+    def _zone(self) -> NDArray[np.int16]:
+        """(clients,) the number of each client's time zone."""
+        zones = (Zone(),) if self.diurnal is None else self.diurnal.zones
+        bounds = np.cumsum([zone.weight for zone in zones])
+        u = draws.uniform(self.seed, "time zone", np.arange(self.clients))
+        return np.searchsorted(bounds[:-1] / bounds[-1], u, side="right").astype(np.int16)
+
     @cached_property
     def _offsets_us(self) -> NDArray[np.float64]:
         """(clients,) how far each client's clock is ahead."""
         zones = (Zone(),) if self.diurnal is None else self.diurnal.zones
-        bounds = np.cumsum([zone.weight for zone in zones])
-        u = draws.uniform(self.seed, "time zone", np.arange(self.clients))
-        hours = np.array([zone.offset_h for zone in zones])
-        return hours[np.searchsorted(bounds[:-1] / bounds[-1], u, side="right")] * 3600.0 * SECOND_US
+        return np.array([zone.offset_h for zone in zones])[self._zone] * 3600.0 * SECOND_US
 
     def _stays_on(
         self, clients: NDArray[np.int64], t_us: NDArray[np.float64], events: NDArray[np.int64]

@@ -10,12 +10,12 @@ import pytest
 from matplotlib.axes import Axes
 from PIL import Image
 
-from cluster import plots, yaml12
+from cluster import plots, summary, yaml12
 from cluster.plots import Curve
 from raysim.errors import DataError
 from server.ledger import METRICS, ROUNDS
 from tests.contracts.table import settings
-from tests.play import QUADRATIC, experiment, server
+from tests.play import DIGITS, experiment, server
 
 
 def run_folder(folder: Path, rounds: list[int], values: list[float | None], **config: Any) -> Path:
@@ -80,16 +80,22 @@ def test_a_run_draws_its_own_metric_twice(tmp_path: Path) -> None:
             assert image.format == "PNG"
 
 
+ZONES = [{"offset_h": -5.0}, {"offset_h": 1.0}]
+FREQUENT = {"name": "markov", "share": 0.8, "diurnal": {"amplitude": 0.2, "zones": ZONES}}
+
+
 def test_a_run_on_devices_draws_time_fates_and_participation(tmp_path: Path) -> None:
-    made = experiment(QUADRATIC, settings("cd_mage"), devices={"preset": "always_on"})
+    made = experiment(DIGITS, settings("cd_mage"), devices={"preset": "phones_global", "availability": FREQUENT})
     *_, last = server(made, tmp_path).run()
     (tmp_path / "config.yaml").write_text(yaml12.dump(made.resolved))
-    curve = Curve.read(tmp_path, "gradient_norm", "train")
+    summary.write(tmp_path, made)
+    curve = Curve.read(tmp_path, "auc", "train")
     assert curve.axes["sim_s"][-1] == pytest.approx((last.sim_s or 0) / 3600)
-    names = {path.stem for path in plots.draw(tmp_path, "gradient_norm")}
-    assert names == {
-        "gradient_norm_round", "gradient_norm_bytes_up", "gradient_norm_sim_s", "fates", "participation",
-    }  # fmt: skip
+    names = {path.stem for path in plots.draw(tmp_path, "auc")}
+    assert names == {"auc_round", "auc_bytes_up", "auc_sim_s", "fates", "participation"}
+    with Image.open(tmp_path / "plots" / "participation.png") as image:
+        width, height = image.size
+    assert width / height == pytest.approx(10 / 6.8, abs=0.01), "two rows: how often, and by tier, zone and label"
 
 
 def test_where_nothing_was_evaluated_nothing_is_drawn(tmp_path: Path) -> None:

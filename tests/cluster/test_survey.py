@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -25,6 +26,9 @@ def test_rounds_are_those_that_a_run_would_have(tmp_path: Path) -> None:
     # In round 0 the rehearsed message of a steady round is longer for some algorithms; for CD-MAGE it is the same.
     np.testing.assert_allclose(np.cumsum(found.round_s), ends[1:])
     assert sum(found.fates.values()) == pytest.approx(1)
+    playing.ledger.write(tmp_path)
+    rows = pq.read_table(tmp_path / "rounds.parquet").to_pylist()
+    np.testing.assert_allclose(found.tiers, np.sum([row["accepted_by_tier"] for row in rows], axis=0) / (2 * 6 * 4))
     assert 0.1 < found.on.mean() < 0.3
 
 
