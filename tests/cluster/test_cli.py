@@ -64,6 +64,12 @@ def raysim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray in this process, as in a script's, whatever other tests have started."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+
+
+@pytest.fixture
 def ruler(tmp_path: Path) -> str:
     """A configuration without a test split that runs in a moment."""
     path = tmp_path / "ruler.yaml"
@@ -96,14 +102,15 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
     ]
     assert re.match(r"moved .* clients took part, Gini 0\.\d\d$", lines[6])
     assert re.match(r"simulated 0\.\d+ h, .* late, .* dropped; wasted .* 0 failed rounds$", lines[7])
-    assert lines[8:10] == ["test auc 0.95 was not reached", f"results in {folder}"]
-    assert [line.strip() for line in lines[10:]] == [
+    assert re.match(r"accepted, from the fastest to the slowest quarter of the devices: [\d.]+ / .* %\)$", lines[8])
+    assert lines[9:11] == ["test auc 0.95 was not reached", f"results in {folder}"]
+    assert [line.strip() for line in lines[11:]] == [
         "config.yaml", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
         "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png", "plots/fates.png",
         "plots/participation.png", "rounds.parquet", "summary.json",
     ]  # fmt: skip
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
-        line.strip() for line in lines[10:]
+        line.strip() for line in lines[11:]
     ]
     check_folder(folder)
 
@@ -173,6 +180,7 @@ def test_plot_draws_runs_that_were_made(raysim: Raysim, ruler: str, tmp_path: Pa
         assert image.format == "PNG"
 
 
+@pytest.mark.usefixtures("alone")
 def test_check_prints_shards_sizes_and_bytes(raysim: Raysim) -> None:
     done = raysim("check", QUICKSTART, "-o", "rounds=100")
     assert (done.status, done.err) == (0, "")
@@ -199,6 +207,7 @@ def test_check_counts_empty_clients(raysim: Raysim) -> None:
     assert "none, all clients in this process" in done.out
 
 
+@pytest.mark.usefixtures("alone")
 def test_check_refuses_what_a_run_would(raysim: Raysim, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("check", QUICKSTART, "-o", "clients.per_actor=1", "-o", "clients.num_cpus=1000")
     done = raysim(*words)
@@ -208,6 +217,12 @@ def test_check_refuses_what_a_run_would(raysim: Raysim, monkeypatch: pytest.Monk
     done = raysim(*words)
     assert done.status == 0
     assert "actors       decided by what the cluster at 10.0.0.1:6379 has" in done.out
+
+
+@pytest.mark.ray
+def test_check_counts_on_the_ray_of_this_process(raysim: Raysim, ray_cluster: None) -> None:
+    done = raysim("check", QUICKSTART, "-o", "clients.per_actor=1", "-o", "clients.num_cpus=1000")
+    assert re.search(r"^actors       decided by what the cluster at [\d.]+:\d+ has$", done.out, re.MULTILINE)
 
 
 def test_list_shows_every_name_and_what_it_is(raysim: Raysim) -> None:
