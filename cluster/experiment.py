@@ -202,7 +202,7 @@ class Experiment:
             name = type(self.problem).__name__
             raise ConfigError("problem.name", f"{name}.label_scores must give numbers from 0 to 1")
         sums = np.concatenate([[0.0], np.cumsum(scores)])[self.shards.offsets_N1]
-        # Differences of sums can be off by a rounding, so that a mean of ones is above 1.
+        # A difference of sums may be off by a rounding, and a mean of ones come out above 1.
         return np.clip(np.diff(sums) / np.maximum(self.shards.rows_N, 1), 0, 1)
 
     @cached_property

@@ -196,7 +196,7 @@ _PROFILES: Mapping[Workload, _Profile] = {
 _LISTED = {
     "Model": (re.compile(r"(.+)"), "Google Pixel 4"),
     "AI_Score": (re.compile(r"([1-9]\d*)(\s.*)?"), "33289 1"),
-    "RAM": (re.compile(r"(\d*\.?\d*[1-9]\d*)\s*GB"), "8GB"),
+    "RAM": (re.compile(r"(?=.*[1-9])(\d+(?:\.\d+)?)\s*GB"), "8GB"),
 }
 _UNKNOWN_PHONES = np.array([18_820, 16_428, 159])  # how FLASH draws the speed of a phone it does not know
 

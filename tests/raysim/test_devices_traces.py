@@ -397,7 +397,7 @@ PHONES = [
     phone("Google Pixel 4", " 33289 1", "6GB"),
     phone("Xiaomi Redmi Note 7 Pro", " 6702 3", "4GB"),
     phone("Google Nexus S", " 383 ", "0.5GB"),
-    phone("Twice", " 20001 1,6", "8GB"),  # nearer to 33289 by 17 points
+    phone("Twice", " 20001 1,6", " 8.0 GB"),  # nearer to 33289 by 17 points
     phone("Twice", " 19990", "6GB"),
     phone("Old", "3542", "1.5GB"),  # nearer to 383 by 1
 ]
