@@ -45,23 +45,12 @@ class Engine(ABC):
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
+    @abstractmethod
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         """The block's weighted float64 sum of uploads, and each client's new memory in the order of the block.
 
         Raises ClientError where user code fails or a result is not finite.
         """
-        partials, kept = [], []
-        for c, reply in enumerate(self.replies(order, block, memories)):
-            self._check(order, int(block.clients_C[c]), reply.upload)
-            weight = float(block.weights_C[c])
-            scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
-            partials.append(Partial(scaled, weight, wire.size_bytes(reply.upload)))
-            kept.append(reply.memory)
-        return functools.reduce(operator.add, partials), kept
-
-    @abstractmethod
-    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
-        """Each client's reply, in the order of the block. Raises ClientError where user code fails."""
 
     def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
         """The problem's evaluation outputs on rows start..stop-1 of a split, shape (stop - start, ...)."""
@@ -72,14 +61,6 @@ class Engine(ABC):
                 for i in range(start, stop, CHUNK_ROWS)
             ]
         return torch.cat(pieces).double().cpu().numpy()
-
-    def _check(self, order: Order, client: int, upload: Any) -> None:
-        for leaf in pytree.tree_leaves(upload):
-            if not bool(torch.isfinite(leaf).all()):
-                raise ClientError(
-                    client, order.round, order.phase.name,
-                    "the upload is not finite; look at this client's rows, or take a smaller step size",
-                )  # fmt: skip
 
     def _inputs(self, rows: NDArray[np.int64], split: Split) -> Tensor:
         return self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
@@ -97,7 +78,17 @@ class Engine(ABC):
 class LoopEngine(Engine):
     """One client after another: the reference, and the one whose faults name their client."""
 
-    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
+    def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
+        partials, kept = [], []
+        for c, reply in enumerate(self._replies(order, block, memories)):
+            self._check(order, int(block.clients_C[c]), reply.upload)
+            weight = float(block.weights_C[c])
+            scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
+            partials.append(Partial(scaled, weight, wire.size_bytes(reply.upload)))
+            kept.append(reply.memory)
+        return functools.reduce(operator.add, partials), kept
+
+    def _replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
         phase = order.phase
         for c, client in enumerate(block.clients_C.tolist()):
             sent, memory = self._private(order.message), self._private(memories.get(client))
@@ -110,6 +101,14 @@ class LoopEngine(Engine):
                 cause = f"{type(error).__name__}: {error}"
                 raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
             yield reply
+
+    def _check(self, order: Order, client: int, upload: Any) -> None:
+        for leaf in pytree.tree_leaves(upload):
+            if not bool(torch.isfinite(leaf).all()):
+                raise ClientError(
+                    client, order.round, order.phase.name,
+                    "the upload is not finite; look at this client's rows, or take a smaller step size",
+                )  # fmt: skip
 
     def _batches(self, client: int, rows_KB: NDArray[np.int64] | None) -> Iterator[Batch]:
         first, last = int(self.shards.offsets_N1[client]), int(self.shards.offsets_N1[client + 1])

@@ -27,9 +27,9 @@ class ClientsConfig(BaseModel):
             compute on the GPU.
         threads: torch threads of an actor.
         engine: `loop` computes one client after another, `vectorized` all clients of a task at once; they agree up to
-            rounding.
+            rounding. `auto` is `vectorized`, unless the problem's network has layers for which that is no faster.
         block: most clients in one task; `auto` makes at most 32 tasks a phase of the loop engine, and 2 or more with at
-            most 64 clients of the vectorised one. Sums are rounded per block.
+            most 10 clients of the vectorised one, 100 on a GPU. Sums are rounded per block.
     """
 
     model_config = STRICT
@@ -40,7 +40,7 @@ class ClientsConfig(BaseModel):
     num_cpus: Annotated[float, Field(ge=1e-4)] = 1.0  # Ray counts in ten-thousandths
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Count = 1
-    engine: Literal["loop", "vectorized"] = "loop"
+    engine: Literal["auto", "loop", "vectorized"] = "auto"
     block: Count | Literal["auto"] = "auto"
 
     @model_validator(mode="after")

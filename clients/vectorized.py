@@ -1,11 +1,17 @@
-"""The vectorised engine: all clients of a block at once, by torch.func.vmap over carries and batches. No Ray in here.
+"""The vectorised engine: all clients of a block at once. No Ray in here.
 
-Legend: C clients of a block, K local steps, B rows of a batch, the widest of the block; short batches are padded with
-rows of weight 0.
+Algorithms are run as they are written, on PerClient tensors; what is fast is in there and in the gradients.
+
+Legend: C clients, K local steps, B rows of a batch, the widest of the block; short batches are padded with rows of
+weight 0.
 """
 
+import functools
+import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,66 +20,187 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from clients.chain import Chain
 from clients.engine import CHUNK_ROWS, Engine, LoopEngine
+from clients.gradients import ProblemPerClient, chain_of
+from clients.per_client import Buffers, PerClient
+from raysim import wire
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Reply
+from raysim.phase import Batch, Block, Order, Partial
+from raysim.problems import NetworkProblem, Problem
+
+# Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
+# their steps. A constant, since sums are rounded per group of clients.
+GROUP_BYTES = 10_000_000
+
+
+def pays(problem: Problem) -> bool:
+    """Whether it is faster than the loop: for a network that is run by hand, or a problem without one."""
+    return not isinstance(problem, NetworkProblem) or chain_of(problem) is not None
 
 
 @dataclass(frozen=True)
 class VectorizedEngine(Engine):
-    """Steps all clients together. It agrees with the loop engine up to rounding, and with itself to the bit."""
+    """Steps many clients together. It agrees with the loop engine up to rounding, and with itself to the bit."""
 
-    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
-        phase, clients = order.phase, block.clients_C.tolist()
-        sent = self._private(order.message)
+    def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         try:
-            carry = _stacked([phase.start(sent, self._private(memories.get(client))) for client in clients])
-            step = torch.func.vmap(lambda carry, batch: phase.step(self.problem, sent, carry, batch))
-            for batch_CB, begun_C in self._batches(block):
-                carry = _where(begun_C, step(carry, batch_CB), carry)
-            replies = [phase.finish(sent, pytree.tree_map(lambda leaf, c=c: leaf[c], carry)) for c in range(len(block))]
+            with torch.no_grad():
+                groups = self._groups(order, block)
+                parts = [self._group(order, block.of(group), memories) for group in groups]
         except Exception as error:
             # A fault of one client's stops the others here too: the loop engine finds whose it is.
-            list(LoopEngine(self.problem, self.shards, self.dtype, self.device).replies(order, block, memories))
+            self._loop.run(order, block, memories)
             cause = f"{type(error).__name__} in the vectorised engine alone ({error}); set clients.engine to loop"
-            raise ClientError(clients[0], order.round, phase.name, cause) from error
-        yield from replies
+            raise ClientError(int(block.clients_C[0]), order.round, order.phase.name, cause) from error
+        partial = functools.reduce(operator.add, (partial for partial, _ in parts))
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in pytree.tree_leaves(partial.total)):
+            self._loop.run(order, block, memories)
+            raise ClientError(
+                int(block.clients_C[0]), order.round, order.phase.name,
+                "the upload of this client or one computed with it is not finite; set clients.engine to loop, which "
+                "finds it, or take a smaller step size",
+            )  # fmt: skip
+        kept = [memory for _, memories in parts for memory in memories]
+        return partial, [kept[i] for i in np.argsort(np.concatenate(groups))]
 
-    def _batches(self, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
-        """Batches (C, B, ...), and which clients still have rows, None where all have."""
-        first_C = self.shards.offsets_N1[block.clients_C]
-        if block.rows_CKB is not None:
-            for k in range(block.rows_CKB.shape[1]):
-                rows_CB = block.rows_CKB[:, k]
-                there_CB = rows_CB >= 0
-                yield self._batch(first_C[:, None] + rows_CB, there_CB, there_CB.sum(1)), None
-            return
+    @property
+    def _loop(self) -> LoopEngine:
+        return LoopEngine(self.problem, self.shards, self.dtype, self.device)
+
+    def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
+        """Which clients of the block are computed together: of about equal shards, and not more than fit."""
         n_C = self.shards.rows_N[block.clients_C]
-        for i in range(0, int(n_C.max()), CHUNK_ROWS):
-            rows_B = np.arange(i, min(i + CHUNK_ROWS, int(n_C.max())))
+        counts = n_C[:, None] if block.rows_CKB is None else np.count_nonzero(block.rows_CKB >= 0, axis=2)
+        kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
+        by_kind = np.argsort(kind_C, kind="stable")
+        if self.problem.mixes_rows:  # nothing may be padded: the rows of each step are equally many
+            alike = np.split(by_kind, np.cumsum(np.bincount(kind_C.ravel(), minlength=len(kinds)))[:-1])
+        else:
+            alike = [by_kind]
+        most = self._most(order, block)
+        return [part for group in alike for part in np.array_split(group, math.ceil(len(group) / most))]
+
+    def _most(self, order: Order, block: Block) -> int:
+        """Clients whose weights and activations fit."""
+        if not self._row_bytes or self.device != "cpu":  # a GPU is the better filled the more there are
+            return len(block)
+        shapes = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, order.message)
+        carried = wire.size_bytes(order.phase.start(shapes, None))
+        longest = min(self._chunk_rows, int(self.shards.rows_N[block.clients_C].max()))
+        rows = longest if block.rows_CKB is None else block.rows_CKB.shape[2]
+        return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        """Activations of a row; 0 where they are not known."""
+        if self._chain is None:
+            return 0
+        assert isinstance(self.problem, NetworkProblem)
+        return self._chain.numbers_per_row(self.problem.net.size, self.shards.shape) * self.dtype.itemsize
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        return chain_of(self.problem)
+
+    @property
+    def _chunk_rows(self) -> int:
+        """Rows of whole shards that are passed over together."""
+        if not self._row_bytes or self.device != "cpu":
+            return CHUNK_ROWS
+        return min(CHUNK_ROWS, max(1, GROUP_BYTES // self._row_bytes))
+
+    def _group(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
+        phase, C = order.phase, len(block)
+        sent = _shared(order.message, C, self.device)
+        if phase.remembers:
+            given = [memories.get(client) for client in block.clients_C.tolist()]
+            carry = _stacked([phase.start(self._private(order.message), self._private(memory)) for memory in given])
+        else:
+            carry = phase.start(sent, None)
+        steps = None if block.rows_CKB is None else self._steps(block, block.rows_CKB)
+        problem, buffers = ProblemPerClient(self.problem, self._chain, steps), Buffers()
+        batches = self._chunks(block) if steps is None else self._each(steps)
+        for i, (batch, begun_C) in enumerate(batches):
+            if i:
+                carry = buffers.settle(carry)
+                problem.next_step()
+            before = carry
+            carry = phase.step(problem, sent, before, batch)  # type: ignore[arg-type]
+            if begun_C is not None:
+                carry = _where(begun_C, carry, before)
+        reply = phase.finish(sent, carry)
+        weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
+        total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).double().cpu(), reply.upload)
+        partial = Partial(total, float(block.weights_C.sum()), C * wire.size_bytes(reply.upload))
+        return partial, [_client(reply.memory, c) for c in range(C)]
+
+    def _steps(self, block: Block, rows_CKB: NDArray[np.int64]) -> Batch:
+        """All local steps' batches, (K, C, B, ...)."""
+        rows_KCB = rows_CKB.swapaxes(0, 1)
+        there_KCB = rows_KCB >= 0
+        # Padding repeats the first row of the shard, with weight 0.
+        rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[block.clients_C][:, None]
+        return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True))
+
+    def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
+        """One step's batches (C, B, ...) after another's, without padding where rows are mixed."""
+        for k in range(len(steps.labels)):
+            B = int((steps.weights[k, 0] > 0).sum()) if self.problem.mixes_rows else steps.labels.shape[2]
+            yield _per_client(Batch(*(leaf[k, :, :B] for leaf in steps))), None
+
+    def _chunks(self, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
+        """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
+        first_C, n_C = self.shards.offsets_N1[block.clients_C], self.shards.rows_N[block.clients_C]
+        for i in range(0, int(n_C.max()), self._chunk_rows):
+            rows_B = np.arange(i, min(i + self._chunk_rows, int(n_C.max())))
             there_CB = rows_B < n_C[:, None]
             begun_C = None if there_CB[:, 0].all() else torch.from_numpy(there_CB[:, 0].copy()).to(self.device)
-            yield self._batch(first_C[:, None] + rows_B, there_CB, n_C), begun_C
+            rows = np.where(there_CB, rows_B, 0) + first_C[:, None]
+            yield _per_client(self._rows(rows, there_CB / n_C[:, None])), begun_C
 
-    def _batch(self, rows_CB: NDArray[np.int64], there_CB: NDArray[np.bool_], n_C: NDArray[np.int64]) -> Batch:
-        rows_CB = np.where(there_CB, rows_CB, rows_CB.max(axis=1, keepdims=True).clip(0))
-        rows_CB = np.minimum(rows_CB, len(self.shards.train) - 1)
-        weights_CB = torch.from_numpy(there_CB / n_C[:, None]).to(self.dtype)
-        labels_CB = self.shards.labels(rows_CB, "train")
-        return Batch(self._inputs(rows_CB, "train"), labels_CB.to(self.device), weights_CB.to(self.device))
+    def _rows(self, rows: NDArray[np.int64], weights: NDArray[np.float64]) -> Batch:
+        labels = self.shards.labels(rows, "train").to(self.device)
+        return Batch(self._inputs(rows, "train"), labels, torch.from_numpy(weights).to(self.device, self.dtype))
+
+
+def _per_client(batch: Batch) -> Batch:
+    return Batch(*(PerClient.stacked(leaf) for leaf in batch))
+
+
+def _shared(tree: Any, clients: int, device: str) -> Any:
+    """The same for all clients."""
+    return pytree.tree_map(
+        lambda leaf: PerClient.shared(leaf.to(device), clients) if isinstance(leaf, Tensor) else leaf, tree
+    )
 
 
 def _stacked(trees: list[Any]) -> Any:
-    """One tree whose tensors have a leading axis C; plain values must be the same for all."""
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *trees)
+    """One tree for all clients; plain values must be the same for all."""
+    return pytree.tree_map(
+        lambda *leaves: PerClient.stacked(torch.stack(leaves)) if isinstance(leaves[0], Tensor) else leaves[0], *trees
+    )
 
 
-def _where(begun_C: Tensor | None, new: Any, old: Any) -> Any:
+def _where(begun_C: Tensor, new: Any, old: Any) -> Any:
     """`new` for the clients that had rows in this batch, `old` for the others."""
-    if begun_C is None:
-        return new
 
-    def chosen(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(begun_C.view(-1, *[1] * (a.dim() - 1)), a, b)
+    def chosen(a: Any, b: Any) -> Any:
+        if not isinstance(a, Tensor):
+            return a
+        before, after = (PerClient.whatever(leaf, len(begun_C)).known().tensor for leaf in (b, a))
+        return PerClient.stacked(torch.where(begun_C.view(-1, *[1] * a.dim()), after, before))
 
     return pytree.tree_map(chosen, new, old)
+
+
+def _client(tree: Any, c: int) -> Any:
+    """One client's part."""
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, PerClient):
+            return leaf
+        known = leaf.known()
+        return (known.tensor if known.shared else known.tensor[c]).clone()
+
+    return pytree.tree_map(own, tree)

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from clients.engine import Engine, LoopEngine
 from clients.placement import Placement, Resources, place
-from clients.vectorized import VectorizedEngine
+from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
@@ -88,7 +88,8 @@ class Experiment:
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
         block = None if config.clients.block == "auto" else config.clients.block
-        planner = Planner(shards.rows_N, config.seed, block, vectorized=config.clients.engine == "vectorized")
+        together = _together(config) if _vectorized(config, problem) else None
+        planner = Planner(shards.rows_N, config.seed, block, together)
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
         made = cls(config, shards, problem, algorithm, planner)
@@ -131,7 +132,7 @@ class Experiment:
     def engine(self) -> Engine:
         """The engine that client actors run."""
         device = "cuda" if self.config.clients.num_gpus else "cpu"
-        kind = VectorizedEngine if self.config.clients.engine == "vectorized" else LoopEngine
+        kind = VectorizedEngine if _vectorized(self.config, self.problem) else LoopEngine
         return kind(self.problem, self.shards, self.dtype, device)
 
     def job(self, folder: Path) -> Job:
@@ -216,6 +217,16 @@ class Experiment:
         if self.label_score_N is not None:
             found["label"] = Grouping.by_label(self.label_score_N)
         return found
+
+
+def _vectorized(config: Config, problem: Problem) -> bool:
+    engine = config.clients.engine
+    return pays(problem) if engine == "auto" else engine == "vectorized"
+
+
+def _together(config: Config) -> int:
+    """Clients that are best computed together: on a processor, what its cache holds."""
+    return 100 if config.clients.num_gpus else 10
 
 
 def cache_folder(config: Config) -> Path:

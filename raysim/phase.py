@@ -164,16 +164,14 @@ class Block:
     def __len__(self) -> int:
         return len(self.clients_C)
 
+    def of(self, which: NDArray[np.intp] | slice) -> "Block":
+        """The work of some of its clients."""
+        rows = None if self.rows_CKB is None else self.rows_CKB[which]
+        return Block(self.clients_C[which], self.weights_C[which], rows)
+
     def one_by_one(self) -> list["Block"]:
         """The same work as blocks of one client each."""
-        return [
-            Block(
-                self.clients_C[c : c + 1],
-                self.weights_C[c : c + 1],
-                None if self.rows_CKB is None else self.rows_CKB[c : c + 1],
-            )
-            for c in range(len(self))
-        ]
+        return [self.of(slice(c, c + 1)) for c in range(len(self))]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from raysim.phase import Block, Cohort, LocalSteps, Same, Uniform, Work
 
 # More tasks than this in a phase balance no better and cost their calls.
 AUTO_BLOCKS = 32
-# Clients that are computed together: more gain little and cost memory, and two blocks at least keep two actors busy.
-VECTORIZED_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -27,15 +25,15 @@ class Planner:
     Attributes:
         rows_N: rows of each client's shard; clients without any are never drawn.
         seed: of the experiment.
-        block: most clients in a block; None makes at most AUTO_BLOCKS blocks, or for `vectorized` at least two of at
-            most VECTORIZED_BLOCK clients. Independent of the machine, since sums are rounded per block.
-        vectorized: whether the clients of a block are computed together.
+        block: most clients in a block; None makes at most AUTO_BLOCKS blocks, however many actors there are, since sums
+            are rounded per block.
+        together: clients that are best computed together; with it, None makes at least two blocks of at most so many.
     """
 
     rows_N: NDArray[np.int64]
     seed: int
     block: int | None = None
-    vectorized: bool = False
+    together: int | None = None
 
     @cached_property
     def population(self) -> NDArray[np.int64]:
@@ -71,8 +69,11 @@ class Planner:
 
     def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
         """The cohort's work, cut into blocks as equal as can be."""
-        together = min(VECTORIZED_BLOCK, math.ceil(len(cohort) / 2))
-        size = self.block or (together if self.vectorized else math.ceil(len(cohort) / AUTO_BLOCKS))
+        if self.together is None:
+            size = math.ceil(len(cohort) / AUTO_BLOCKS)
+        else:
+            size = min(self.together, math.ceil(len(cohort) / 2))  # two blocks keep two actors busy
+        size = self.block or size
         cut = np.array_split(cohort, math.ceil(len(cohort) / size))
         return [self._block(work, t, phase, clients_C) for clients_C in cut]
 

@@ -17,6 +17,7 @@ QUADRATIC: dict[str, Any] = {
     "partition": {"name": "natural"},
     "problem": {"name": "quadratic"},
     "evaluate": {"every": 1, "splits": ["train"]},
+    "clients": {"engine": "loop"},  # the reference; tests/contracts/test_engines.py compares the other with it
 }
 DIGITS: dict[str, Any] = {
     "name": "test",
@@ -27,6 +28,7 @@ DIGITS: dict[str, Any] = {
     "problem": {"name": "auc"},
     "model": {"name": "mlp", "hidden": [8]},
     "evaluate": {"every": 1},
+    "clients": {"engine": "loop"},
 }
 
 

@@ -1,10 +1,11 @@
 """Algorithms and problems of a user's own, as tests need them; named in configurations by tests.toys:Name."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
 from raysim.point import Point
@@ -102,3 +103,13 @@ class Faulty(Quadratic):
         if bool((batch.inputs.abs() >= self.limit).any()):
             raise ValueError("a row I did not expect")
         return super().value(z, batch)
+
+
+class Normalised(nn.Sequential):
+    """A network in which the rows of a batch depend on each other."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        hidden = nn.Linear(math.prod(shape), 6)
+        super().__init__(
+            nn.Flatten(), hidden, nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh(), nn.Linear(6, outputs)
+        )

@@ -16,6 +16,8 @@ F is 2p(1-p)-strongly concave in y. With w held, the saddle is s1 = E[h|+], s2 =
 p(1-p) (E[(1 - h + h')^2] - 1) over pairs of a positive h and a negative h': negative for a good scorer. Read the AUC.
 """
 
+import functools
+import operator
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -31,12 +33,12 @@ from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
-from raysim.problems.problem import DataSpec, Problem
+from raysim.problems.problem import DataSpec, NetworkProblem
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class AUC(Problem):
+class AUC(NetworkProblem):
     """AUC maximisation of a scoring network, chosen classes against the rest (x: weights, s1, s2; y: scalar).
 
     Attributes:
@@ -82,21 +84,18 @@ class AUC(Problem):
         w = self.net.init(seed)
         return Point(torch.cat((w, w.new_zeros(2))), w.new_zeros(1))
 
-    def value(self, z: Point, batch: Batch) -> Tensor:
+    def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """F of the module's docstring, over the batch's rows."""
-        # One split and one unbind: their backward is one concatenation, where indexing would add zero-padded copies.
-        w, s = z.x.split((self.net.size, 2))
-        s1, s2 = torch.unbind(s)
-        h, y, p = self._scores(w, batch.inputs), z.y[0], self.p
-        pos = self._is_positive(batch.labels).to(h.dtype)
-        neg = 1 - pos
-        f = (1 - p) * (h - s1) ** 2 * pos + p * (h - s2) ** 2 * neg
-        f = f + 2 * (1 + y) * (p * h * neg - (1 - p) * h * pos) - p * (1 - p) * y**2
-        return (batch.weights * f).sum()
+        h, p = self._scores(outputs), self.p
+        positive = self._is_positive(batch.labels)
+        s1, s2 = rest[..., :1], rest[..., 1:]
+        slope = p - positive.to(h.dtype)  # -(1-p) for a positive row, p for a negative one
+        f = slope.abs() * (h - torch.where(positive, s1, s2)) ** 2 + 2 * (1 + y) * slope * h - p * (1 - p) * y**2
+        return (batch.weights * f).sum(-1)
 
     def outputs(self, z: Point, inputs: Tensor) -> Tensor:
         """Scores h, shape (B,)."""
-        return self._scores(z.x[:-2], inputs)
+        return self._scores(self.net(z.x[:-2], inputs))
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """`auc`: exact area under the ROC curve of the pooled scores, None when a split has one kind of label only.
@@ -123,9 +122,8 @@ class AUC(Problem):
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         return {**self.net.unflatten(z.x[:-2]), "s1": z.x[-2], "s2": z.x[-1], "y": z.y[0]}
 
-    def _scores(self, w: Tensor, inputs: Tensor) -> Tensor:
-        logits = self.net(w, inputs)
-        return torch.softmax(logits, dim=1)[:, 1] if self.score == "softmax" else torch.sigmoid(logits[:, 0])
+    def _scores(self, logits: Tensor) -> Tensor:
+        return torch.softmax(logits, dim=-1)[..., 1] if self.score == "softmax" else torch.sigmoid(logits[..., 0])
 
     def _is_positive(self, labels: Tensor) -> Tensor:
-        return (labels.unsqueeze(-1) == torch.tensor(self.positive, device=labels.device)).any(-1)
+        return functools.reduce(operator.or_, (labels == c for c in self.positive))

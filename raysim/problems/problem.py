@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from raysim.models.network import Network
 from raysim.phase import Batch
 from raysim.point import Point
 
@@ -69,6 +70,11 @@ class Problem(ABC):
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """Evaluation, pooled: outputs (N, ...) and labels (N,) of all rows of a split; None where it is undefined."""
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a row's part in F depends on the batch's other rows, as with BatchNorm. Then no batch is padded."""
+        return False
+
     def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Labels (R,) as numbers in [0, 1] that devices' availability may depend on; None: no such meaning."""
         return None
@@ -76,3 +82,33 @@ class Problem(ABC):
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         """z by name, as saved with a run (a network's parameters under their own names)."""
         return {"x": z.x, "y": z.y}
+
+
+class NetworkProblem(Problem):
+    """A problem that sees the rows' inputs only through one network: x is its weights, followed by what else there is.
+
+    Engines have faster ways of running a common network for many clients than differentiating `value`, so a problem
+    of this kind gives its loss as a function of the network's outputs.
+    """
+
+    @property
+    @abstractmethod
+    def net(self) -> Network:
+        """The network; the first `net.size` numbers of x are its weights."""
+
+    @property
+    def mixes_rows(self) -> bool:
+        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.net.module.modules())
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """F from the network's outputs (..., B, net.outputs), the rest of x (..., n) and y (..., D_y), of shape (...).
+
+        Leading axes, where there are any, are different clients', and labels and weights are (..., B) then. The inputs
+        of the batch must not be used.
+        """
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        # One split: its backward is one concatenation, where indexing would add zero-padded copies.
+        w, rest = z.x.split((self.net.size, len(z.x) - self.net.size))
+        return self.loss(self.net(w, batch.inputs), rest, z.y, batch)

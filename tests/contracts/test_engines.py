@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from clients.engine import LoopEngine
+from clients.vectorized import VectorizedEngine
 from raysim.errors import ClientError
-from raysim.phase import Order
+from raysim.phase import Order, Uniform
 from tests.contracts.table import TABLE, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
@@ -46,6 +48,41 @@ def test_engines_agree_where_whole_shards_need_several_chunks(
     made = experiment(DIGITS, settings(name), clients={"engine": "vectorized"}, **RAGGED)
     assert made.shards.rows_N.max() > 70
     torch.testing.assert_close(trajectory(made, tmp_path, 2)[-1].x, whole.x, rtol=1e-10, atol=1e-12)
+
+
+def test_code_that_writes_in_place_reaches_no_other_client(tmp_path: Path) -> None:
+    loop, together = (
+        trajectory(experiment(QUADRATIC, {"name": "tests.toys:InPlace"}, clients=engine), tmp_path, 3)
+        for engine in BOTH
+    )
+    torch.testing.assert_close(together[-1].x, loop[-1].x, rtol=1e-12, atol=1e-12)
+    assert (loop[0] - loop[-1]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["cd_mage_plus", "cd_ma"])
+def test_no_batch_is_padded_where_a_layer_mixes_its_rows(name: str, tmp_path: Path) -> None:
+    base = dict(DIGITS) | RAGGED | {"model": {"name": "tests.toys:Normalised"}}
+    algorithm = settings(name, batch=500, K=2, S=12)  # a shard is a batch
+    loop, together = (experiment(base, algorithm, clients=engine) for engine in BOTH)
+    ragged = [np.count_nonzero(b.rows_CKB >= 0, axis=2) for b in _work(together)]
+    assert len({tuple(counts) for block in ragged for counts in block.tolist()}) > 1, "short batches differ"
+    assert together.problem.mixes_rows
+    z, ours = (trajectory(made, tmp_path, 2)[-1] for made in (loop, together))
+    torch.testing.assert_close(ours.x, z.x, rtol=1e-10, atol=1e-12)
+
+
+def _work(made: Any) -> Any:
+    update = made.algorithm.phases(0)[-1]
+    cohort = made.planner.cohort(Uniform(12), 0, update.name, None)
+    return made.planner.blocks(update.work, 0, update.name, cohort)
+
+
+def test_auto_is_vectorised_but_for_networks_that_gain_nothing() -> None:
+    def engine(base: Any, **sections: Any) -> type:
+        return type(experiment(base, settings("cd_ma"), clients={"engine": "auto"}, **sections).engine())
+
+    assert engine(QUADRATIC) is engine(DIGITS) is VectorizedEngine
+    assert engine(dict(DIGITS) | {"model": {"name": "tests.toys:Normalised"}}) is LoopEngine
 
 
 def test_a_fault_names_its_client_in_the_vectorised_engine_too(tmp_path: Path) -> None:

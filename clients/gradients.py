@@ -1,0 +1,172 @@
+"""Gradients of a problem for all clients of a block: of a network that is a chain of layers by hand, others by vmap.
+
+Legend: C clients, K local steps, B rows of a batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clients.chain import Chain, Dense, Piece
+from clients.per_client import Known, PerClient
+from raysim.phase import Batch
+from raysim.point import Point
+from raysim.problems import NetworkProblem, Problem
+
+# Activations of the gradients at one point that are computed ahead, for the batches to come.
+AHEAD_BYTES = 4_000_000
+
+
+def chain_of(problem: Problem) -> Chain | None:
+    """The problem's network, if gradients can be computed layer by layer."""
+    if not isinstance(problem, NetworkProblem):
+        return None
+    own = type(problem).gradient is Problem.gradient and type(problem).value is NetworkProblem.value
+    return Chain.of(problem.net.module) if own else None
+
+
+class Place(NamedTuple):
+    """Where a gradient is taken, and on which rows."""
+
+    x: Known
+    y: Known
+    batch: Batch
+
+
+class Parts(NamedTuple):
+    """A gradient that has been computed: with respect to x in pieces, and to y (C, D_y)."""
+
+    x: list[Piece]
+    y: Tensor
+
+    def of(self, clients: slice) -> "Parts":
+        """That of some of the clients."""
+        return Parts([piece.of(clients) for piece in self.x], self.y[clients])
+
+
+@dataclass
+class Gradient:
+    """The gradient at a place, computed when it is first needed."""
+
+    compute: Callable[[Place], Parts]
+    place: Place
+
+    @cached_property
+    def parts(self) -> Parts:
+        return self.compute(self.place)
+
+
+@dataclass(frozen=True, eq=False)
+class PrimalBlock:
+    """The gradient's, as a term."""
+
+    gradient: Gradient
+
+    def ready(self) -> None:
+        _ = self.gradient.parts
+
+    def add_to(self, out: Tensor, scale: float) -> None:
+        for piece in self.gradient.parts.x:
+            piece.add_to(out, scale)
+
+    def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
+        for piece in self.gradient.parts.x:
+            piece.fold_into(out, weights_C)
+
+
+@dataclass(frozen=True, eq=False)
+class DualBlock:
+    """The gradient's, as a term."""
+
+    gradient: Gradient
+
+    def ready(self) -> None:
+        _ = self.gradient.parts
+
+    def add_to(self, out: Tensor, scale: float) -> None:
+        out.add_(self.gradient.parts.y, alpha=scale)
+
+    def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
+        out.add_(weights_C @ self.gradient.parts.y)
+
+
+@dataclass
+class ProblemPerClient:
+    """A problem whose methods take the points and batches of all clients. It is what phases are given for one.
+
+    Attributes:
+        problem: the clients' own.
+        chain: its network, where gradients can be computed layer by layer.
+        steps: the batches of all local steps, their tensors (K, C, B, ...); None for a pass over whole shards.
+    """
+
+    problem: Problem
+    chain: Chain | None = None
+    steps: Batch | None = None
+    _step: int = 0
+    _taken: dict[tuple[int, ...], Point] = field(default_factory=dict)
+    _ahead: dict[tuple[int, ...], Parts] = field(default_factory=dict)
+
+    def gradient(self, z: Point, batch: Batch) -> Point:
+        """As of the problem. Asked twice for the same place in a step, it gives the same gradient."""
+        leaves = (z.x, z.y, *batch)
+        C = next(leaf.clients for leaf in leaves if isinstance(leaf, PerClient))
+        x, y, *rows = (PerClient.whatever(leaf, C) for leaf in leaves)
+        place = Place(x.known(), y.known(), Batch(*(leaf.known().tensor for leaf in rows)))
+        key = (id(place.x), id(place.y), *(id(part) for part in place.batch))
+        if key not in self._taken:
+            gradient = Gradient(self._computed, place)
+            dx = PerClient.of(x, x.clients, {PrimalBlock(gradient): 1.0})
+            self._taken[key] = Point(dx, PerClient.of(y, y.clients, {DualBlock(gradient): 1.0}))
+        return self._taken[key]
+
+    def next_step(self) -> None:
+        """From here on memory may be written to which gradients that were not computed refer."""
+        self._step += 1
+        self._taken.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.problem, name)
+        return lambda *args: PerClient.mapped(method, args, {})
+
+    def _computed(self, place: Place) -> Parts:
+        if self.chain is None:
+
+            def gradient(x: Tensor, y: Tensor, batch: Batch) -> Point:
+                return self.problem.gradient(Point(x, y), batch)
+
+            x, y = (None if known.shared else 0 for known in (place.x, place.y))
+            g = torch.func.vmap(gradient, in_dims=(x, y, 0))(place.x.tensor, place.y.tensor, place.batch)
+            return Parts([Dense(0, g.x)], g.y)
+        if place.x.shared and place.y.shared and self.steps is not None and self._step > 0:
+            return self._computed_ahead(self.chain, place, self.steps)
+        return self._by_layers(self.chain, place.x, place.y, place.batch)
+
+    def _computed_ahead(self, chain: Chain, place: Place, steps: Batch) -> Parts:
+        """A point to which clients return in a later step they will return to again: all those batches at once."""
+        key = (id(place.x), id(place.y))
+        if (*key, self._step) not in self._ahead:
+            K, C, B = steps.labels.shape
+            bytes_ = C * B * chain.numbers_per_row(len(place.x.tensor), steps.inputs.shape[3:]) * 4
+            n = min(K - self._step, max(1, AHEAD_BYTES // bytes_))
+            batches = Batch(*(leaf[self._step : self._step + n].flatten(0, 1) for leaf in steps))
+            parts = self._by_layers(chain, place.x, place.y, batches)
+            self._ahead = {(*key, self._step + i): parts.of(slice(i * C, (i + 1) * C)) for i in range(n)}
+        return self._ahead[*key, self._step]
+
+    def _by_layers(self, chain: Chain, x: Known, y: Known, batch: Batch) -> Parts:
+        problem, C = self.problem, len(batch.labels)
+        assert isinstance(problem, NetworkProblem)
+        n = problem.net.size
+        w, dual = (known.tensor[None] if known.shared else known.tensor for known in (x, y))
+        outputs, tape = chain.forward(w, batch.inputs)
+        leaves = (outputs, w[:, n:].expand(C, -1), dual.expand(C, -1))
+        outputs, rest, own = (leaf.detach().requires_grad_() for leaf in leaves)
+        with torch.enable_grad():
+            value = problem.loss(outputs, rest, own, batch).sum()
+            d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, own), materialize_grads=True)
+        return Parts([*chain.backward(w, tape, d_outputs), Dense(n, d_rest)], d_y)

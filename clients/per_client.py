@@ -1,0 +1,267 @@
+"""Tensors of all clients of a block, which code written for one client's tensor handles as such.
+
+A PerClient stands for one tensor per client. Sums and multiples of such tensors are not computed when they are written
+but kept as terms, and gradients stay what their problem made of them, until `Buffers.settle` evaluates a whole carry,
+where it can in place: a step z - eta (g - g0 + u) then reads and writes the weights once, and where g and g0 are the
+same gradient it computes neither. Every other function is mapped over the clients by torch.func.vmap.
+
+Legend: C clients.
+"""
+
+import numbers
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+class Term(Protocol):
+    """Something (C, *shape) that can be added to memory. It is compared by identity."""
+
+    def ready(self) -> None:
+        """Computes what is left to compute. Called before any memory is written."""
+
+    def add_to(self, out: Tensor, scale: float) -> None:
+        """Adds `scale` times itself to `out` (C, *shape)."""
+
+    def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
+        """Adds its weighted sum over the clients to `out` (*shape)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A tensor (C, *shape), or (*shape) if it is the same for all clients."""
+
+    tensor: Tensor
+    shared: bool
+
+    def ready(self) -> None:
+        """It is."""
+
+    def add_to(self, out: Tensor, scale: float) -> None:
+        out.add_(self.tensor, alpha=scale)
+
+    def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
+        if self.shared:
+            out.add_(self.tensor, alpha=float(weights_C.sum()))
+        else:
+            out.add_((weights_C @ self.tensor.flatten(1).to(weights_C.dtype)).view(out.shape))
+
+
+Terms = dict[Term, float]
+
+# What a tensor knows of itself without looking at its numbers.
+_METADATA = {
+    "shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta",
+    "is_sparse", "itemsize", "nbytes", "size", "dim", "numel", "nelement", "element_size", "is_floating_point",
+    "is_complex", "__len__", "__hash__",
+}  # fmt: skip
+
+
+class PerClient(Tensor):
+    """One tensor for each of C clients; shape, dtype and device are those of one client's."""
+
+    clients: int
+    terms: Terms
+
+    @staticmethod
+    def of(like: Tensor, clients: int, terms: Terms) -> "PerClient":
+        """The sum of these terms, with the shape and dtype of `like`."""
+        made: PerClient = Tensor._make_wrapper_subclass(PerClient, like.shape, dtype=like.dtype, device=like.device)
+        made.clients, made.terms = clients, terms
+        return made
+
+    @staticmethod
+    def stacked(tensor: Tensor) -> "PerClient":
+        """From (C, *shape)."""
+        return PerClient.of(tensor[0], len(tensor), {Known(tensor, shared=False): 1.0})
+
+    @staticmethod
+    def shared(tensor: Tensor, clients: int) -> "PerClient":
+        """The same for all clients."""
+        return PerClient.of(tensor, clients, {Known(tensor, shared=True): 1.0})
+
+    @staticmethod
+    def whatever(tensor: Tensor, clients: int) -> "PerClient":
+        """As it is, or, if it is a plain tensor, the same for all clients."""
+        return tensor if isinstance(tensor, PerClient) else PerClient.shared(tensor, clients)
+
+    def known(self) -> Known:
+        """Its numbers, computed if need be."""
+        if len(self.terms) == 1:
+            (term,), (scale,) = self.terms, self.terms.values()
+            if isinstance(term, Known) and scale == 1:
+                return term
+        shape, dtype, device = self._like
+        # In the place of the terms, so that they are summed once.
+        known = Known(_sum(self.terms, torch.empty(self.clients, *shape, dtype=dtype, device=device)), shared=False)
+        self.terms = {known: 1.0}
+        return known
+
+    def folded(self, weights_C: Tensor) -> Tensor:
+        """The weighted sum over the clients, of one client's shape and the dtype of the weights."""
+        shape, _, device = self._like
+        out = torch.zeros(shape, dtype=weights_C.dtype, device=device)
+        for term, scale in self.terms.items():
+            term.ready()
+            term.fold_into(out, scale * weights_C)
+        return out
+
+    @property
+    def _like(self) -> tuple[torch.Size, torch.dtype, torch.device]:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.shape, self.dtype, self.device
+
+    def __add__(self, other: Any) -> Any:
+        return self._plus(other, 1.0, torch.add)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._plus(other, -1.0, torch.sub)
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, numbers.Real):
+            return self.mapped(torch.mul, (self, other), {})
+        return PerClient.of(self, self.clients, {term: float(other) * scale for term, scale in self.terms.items()})
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __truediv__(self, other: Any) -> Any:
+        return self * (1 / other) if isinstance(other, numbers.Real) else self.mapped(torch.div, (self, other), {})
+
+    def _plus(self, other: Any, sign: float, function: Callable[..., Any]) -> Any:
+        if not isinstance(other, PerClient):
+            return self.mapped(function, (self, other), {})
+        if other.shape != self.shape or other.dtype != self.dtype:
+            return self.mapped(function, (self, other), {})
+        terms = dict(self.terms)
+        for term, scale in other.terms.items():
+            terms[term] = terms.get(term, 0.0) + sign * scale
+            if not terms[term]:
+                del terms[term]
+        return PerClient.of(self, self.clients, terms)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+        if name in _METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if func is torch.zeros_like and not kwargs:
+            return PerClient.of(args[0], args[0].clients, {})
+        if (name.endswith("_") and not name.startswith("__")) or name.startswith("__i") or name == "__setitem__":
+            return cls._in_place(func, *args, **(kwargs or {}))
+        return cls.mapped(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise NotImplementedError(f"{func} has no meaning for the tensors of several clients")
+
+    @classmethod
+    def _in_place(cls, func: Any, target: "PerClient", *args: Any, **kwargs: Any) -> "PerClient":
+        """`func` changes `target`, and nothing else that may have been the same tensor."""
+        own = torch.empty(target.clients, *target.shape, dtype=target.dtype, device=target.device)
+        target.terms = {Known(_sum(target.terms, own), shared=False): 1.0}
+
+        def written(one: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            func(one, *args, **kwargs)
+            return one
+
+        cls.mapped(written, (target, *args), kwargs)
+        return target
+
+    @staticmethod
+    def mapped(func: Any, args: Any, kwargs: Any) -> Any:
+        """`func` on each client's tensors."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        given = [leaf.known() if isinstance(leaf, PerClient) else None for leaf in leaves]
+        clients = next(leaf.clients for leaf in leaves if isinstance(leaf, PerClient))
+
+        def one(own: list[Tensor]) -> Any:
+            """`own` are the tensors that differ from client to client, in order."""
+            rest = iter(own)
+            mine = [
+                leaf if known is None else known.tensor if known.shared else next(rest)
+                for leaf, known in zip(leaves, given, strict=True)
+            ]
+            args, kwargs = pytree.tree_unflatten(mine, spec)
+            return func(*args, **kwargs)
+
+        own = [known.tensor for known in given if known is not None and not known.shared]
+        if own:
+            return pytree.tree_map(PerClient.stacked, torch.func.vmap(one)(own))
+        return pytree.tree_map(lambda result: PerClient.shared(result, clients), one([]))
+
+
+def _sum(terms: Terms, out: Tensor) -> Tensor:
+    for term in terms:
+        term.ready()
+    return _added(terms, out.zero_())
+
+
+def _added(terms: Terms, out: Tensor) -> Tensor:
+    for term, scale in terms.items():
+        term.add_to(out, scale)
+    return out
+
+
+@dataclass
+class Buffers:
+    """Memory of a carry, which is passed on from step to step.
+
+    Attributes:
+        own: tensors that nothing but the carry refers to.
+        free: those that no longer hold anything.
+    """
+
+    own: dict[int, Tensor] = field(default_factory=dict)
+    free: list[Tensor] = field(default_factory=list)
+
+    def settle(self, carry: Any) -> Any:
+        """The carry with every tensor's terms summed, in place where its old memory is not needed any more."""
+        leaves = {id(leaf): leaf for leaf in pytree.tree_leaves(carry) if isinstance(leaf, PerClient)}
+        for leaf in leaves.values():
+            for term in leaf.terms:
+                term.ready()
+        uses = Counter(term for leaf in leaves.values() for term in leaf.terms)
+        for leaf in leaves.values():
+            if not _settled(leaf.terms):
+                leaf.terms = {Known(self._settled(leaf, uses), shared=False): 1.0}
+        held = {id(term.tensor) for leaf in leaves.values() for term in leaf.terms if isinstance(term, Known)}
+        self.free = [tensor for key, tensor in self.own.items() if key not in held]
+        return carry
+
+    def _settled(self, leaf: PerClient, uses: Counter[Term]) -> Tensor:
+        terms = leaf.terms
+        for term, scale in terms.items():
+            if isinstance(term, Known) and scale == 1 and uses[term] == 1 and id(term.tensor) in self.own:
+                return _added({other: scale for other, scale in terms.items() if other is not term}, term.tensor)
+        out = self._memory(leaf)
+        whole = next((term for term in terms if isinstance(term, Known) and terms[term] == 1), None)
+        if whole is None:
+            return _added(terms, out.zero_())
+        return _added({term: scale for term, scale in terms.items() if term is not whole}, out.copy_(whole.tensor))
+
+    def _memory(self, leaf: PerClient) -> Tensor:
+        shape = (leaf.clients, *leaf.shape)
+        for i, tensor in enumerate(self.free):
+            if tensor.shape == shape and tensor.dtype == leaf.dtype:
+                return self.free.pop(i)
+        made = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+        self.own[id(made)] = made
+        return made
+
+
+def _settled(terms: Terms) -> bool:
+    return not terms or (len(terms) == 1 and all(isinstance(t, Known) and s == 1 for t, s in terms.items()))
