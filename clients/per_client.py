@@ -8,6 +8,7 @@ same gradient it computes neither. Every other function is mapped over the clien
 Legend: C clients.
 """
 
+import math
 import numbers
 from collections import Counter
 from collections.abc import Callable
@@ -218,15 +219,19 @@ def _added(terms: Terms, out: Tensor) -> Tensor:
 
 @dataclass
 class Buffers:
-    """Memory of a carry, which is passed on from step to step.
+    """Memory of carries, passed on from step to step and from group to group: fresh memory costs as much as a step.
 
     Attributes:
         own: tensors that nothing but the carry refers to.
-        free: those that no longer hold anything.
+        free: flat memory that no longer holds anything.
     """
 
     own: dict[int, Tensor] = field(default_factory=dict)
     free: list[Tensor] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Takes all memory back: the carry is not needed any more."""
+        self._keep(set())
 
     def settle(self, carry: Any) -> Any:
         """The carry with every tensor's terms summed, in place where its old memory is not needed any more."""
@@ -239,7 +244,7 @@ class Buffers:
             if not _settled(leaf.terms):
                 leaf.terms = {Known(self._settled(leaf, uses), shared=False): 1.0}
         held = {id(term.tensor) for leaf in leaves.values() for term in leaf.terms if isinstance(term, Known)}
-        self.free = [tensor for key, tensor in self.own.items() if key not in held]
+        self._keep(held)
         return carry
 
     def _settled(self, leaf: PerClient, uses: Counter[Term]) -> Tensor:
@@ -253,12 +258,22 @@ class Buffers:
             return _added(terms, out.zero_())
         return _added({term: scale for term, scale in terms.items() if term is not whole}, out.copy_(whole.tensor))
 
+    def _keep(self, held: set[int]) -> None:
+        for key in self.own.keys() - held:
+            whole = self.own.pop(key)._base
+            assert whole is not None
+            self.free.append(whole)
+
     def _memory(self, leaf: PerClient) -> Tensor:
         shape = (leaf.clients, *leaf.shape)
-        for i, tensor in enumerate(self.free):
-            if tensor.shape == shape and tensor.dtype == leaf.dtype:
-                return self.free.pop(i)
-        made = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+        n = math.prod(shape)
+        fits = [t for t in self.free if t.numel() >= n and t.dtype == leaf.dtype]
+        if fits:
+            whole = min(fits, key=Tensor.numel)
+            self.free = [t for t in self.free if t is not whole]
+        else:
+            whole = torch.empty(n, dtype=leaf.dtype, device=leaf.device)
+        made = whole[:n].view(shape)
         self.own[id(made)] = made
         return made
 

@@ -2,9 +2,10 @@
 
 import functools
 import operator
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import ray
 import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from clients.engine import Engine
 from clients.fleet import spans
@@ -24,6 +27,25 @@ from raysim.point import Point
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor on its way: Ray hands NumPy arrays on without copying, and tensors only by way of bytes."""
+
+    array: NDArray[Any]
+
+
+def packed(tree: Any) -> Any:
+    """The tree with its tensors packed."""
+    return pytree.tree_map(lambda leaf: Packed(leaf.cpu().numpy()) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def unpacked(tree: Any) -> Any:
+    """The tree with its tensors unpacked. They may lie in the object store, which must not be written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return pytree.tree_map(lambda leaf: torch.from_numpy(leaf.array) if isinstance(leaf, Packed) else leaf, tree)
 
 
 @ray.remote
@@ -39,12 +61,14 @@ class ClientActor:
 
     def run(self, order: Order, block: Block, *memories: Any) -> Any:
         """The block's Partial, followed by each client's memory where the phase remembers."""
-        given = dict(zip(block.clients_C.tolist(), memories, strict=True)) if memories else {}
+        order = replace(order, message=unpacked(order.message))
+        given = dict(zip(block.clients_C.tolist(), map(unpacked, memories), strict=True)) if memories else {}
         partial, kept = self._engine.run(order, block, given)
-        return (partial, *kept) if order.phase.remembers else partial
+        partial = replace(partial, total=packed(partial.total))
+        return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
     def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        return self._engine.outputs(z, split, start, stop)
+        return self._engine.outputs(unpacked(z), split, start, stop)
 
 
 def original(error: RayTaskError) -> BaseException:
@@ -78,7 +102,7 @@ class RayFleet:
         return cls(actors, placement.per_actor, rows)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
-        shared = ray.put(order)
+        shared = ray.put(replace(order, message=packed(order.message)))
         returns = order.phase.remembers
 
         def call(actor: Any, block: Block) -> list[Any]:
@@ -96,10 +120,11 @@ class RayFleet:
             partials, *_ = zip(*group, strict=True)
             handles = [handle for part in group for handle in part[1:]]
             kept = dict(zip(block.clients_C.tolist(), handles, strict=True)) if returns else {}
-            yield functools.reduce(operator.add, map(_get, partials)), kept
+            arrived = (replace(partial, total=unpacked(partial.total)) for partial in map(_get, partials))
+            yield functools.reduce(operator.add, arrived), kept
 
     def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
-        shared = ray.put(z)
+        shared = ray.put(packed(z))
         calls = [
             lambda actor, span=span: [actor.outputs.remote(shared, split, *span)] for span in spans(self.rows[split])
         ]

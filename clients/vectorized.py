@@ -70,7 +70,7 @@ class VectorizedEngine(Engine):
 
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""
-        n_C = self.shards.rows_N[block.clients_C]
+        n_C = self.shards.lengths(block.clients_C)
         counts = n_C[:, None] if block.rows_CKB is None else np.count_nonzero(block.rows_CKB >= 0, axis=2)
         kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
         by_kind = np.argsort(kind_C, kind="stable")
@@ -87,7 +87,7 @@ class VectorizedEngine(Engine):
             return len(block)
         shapes = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, order.message)
         carried = wire.size_bytes(order.phase.start(shapes, None))
-        longest = min(self._chunk_rows, int(self.shards.rows_N[block.clients_C].max()))
+        longest = min(self._chunk_rows, int(self.shards.lengths(block.clients_C).max()))
         rows = longest if block.rows_CKB is None else block.rows_CKB.shape[2]
         return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))
 
@@ -102,6 +102,10 @@ class VectorizedEngine(Engine):
     @cached_property
     def _chain(self) -> Chain | None:
         return chain_of(self.problem)
+
+    @cached_property
+    def _buffers(self) -> Buffers:
+        return Buffers()
 
     @property
     def _chunk_rows(self) -> int:
@@ -119,7 +123,7 @@ class VectorizedEngine(Engine):
         else:
             carry = phase.start(sent, None)
         steps = None if block.rows_CKB is None else self._steps(block, block.rows_CKB)
-        problem, buffers = ProblemPerClient(self.problem, self._chain, steps), Buffers()
+        problem, buffers = ProblemPerClient(self.problem, self._chain, steps), self._buffers
         batches = self._chunks(block) if steps is None else self._each(steps)
         for i, (batch, begun_C) in enumerate(batches):
             if i:
@@ -133,7 +137,9 @@ class VectorizedEngine(Engine):
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
         total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).double().cpu(), reply.upload)
         partial = Partial(total, float(block.weights_C.sum()), C * wire.size_bytes(reply.upload))
-        return partial, [_client(reply.memory, c) for c in range(C)]
+        kept = [_client(reply.memory, c) for c in range(C)]
+        buffers.release()
+        return partial, kept
 
     def _steps(self, block: Block, rows_CKB: NDArray[np.int64]) -> Batch:
         """All local steps' batches, (K, C, B, ...)."""
@@ -145,13 +151,14 @@ class VectorizedEngine(Engine):
 
     def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
         """One step's batches (C, B, ...) after another's, without padding where rows are mixed."""
+        mixes_rows = self.problem.mixes_rows
         for k in range(len(steps.labels)):
-            B = int((steps.weights[k, 0] > 0).sum()) if self.problem.mixes_rows else steps.labels.shape[2]
+            B = int((steps.weights[k, 0] > 0).sum()) if mixes_rows else steps.labels.shape[2]
             yield _per_client(Batch(*(leaf[k, :, :B] for leaf in steps))), None
 
     def _chunks(self, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
         """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
-        first_C, n_C = self.shards.offsets_N1[block.clients_C], self.shards.rows_N[block.clients_C]
+        first_C, n_C = self.shards.offsets_N1[block.clients_C], self.shards.lengths(block.clients_C)
         for i in range(0, int(n_C.max()), self._chunk_rows):
             rows_B = np.arange(i, min(i + self._chunk_rows, int(n_C.max())))
             there_CB = rows_B < n_C[:, None]

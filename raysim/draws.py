@@ -50,14 +50,21 @@ def permutation(n: int, seed: int, purpose: str, *counters: int) -> NDArray[np.i
 
 
 def sample(population: NDArray[np.int64], size: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
-    """`size` elements of `population`, uniform without replacement, in ascending order.
+    """`size` elements of `population`, uniform without replacement, in its order.
 
-    The elements with the smallest hash are taken, so whether one is drawn does not depend on where it stands.
+    They stand at the first distinct ones of a sequence of independent uniform places, so that the cost does not grow
+    with the population.
     """
-    h = bits(seed, purpose, *counters, population)
-    if size < len(population):
-        population = population[np.argpartition(h, size)[:size]]
-    return np.sort(population)
+    n = len(population)
+    if 4 * size > n:
+        return population[np.sort(permutation(n, seed, purpose, *counters)[:size])]
+    draws = 2 * size
+    while True:
+        places = (uniform(seed, purpose, *counters, np.arange(draws)) * n).astype(np.int64)
+        _, first = np.unique(places, return_index=True)
+        if len(first) >= size:
+            return population[np.sort(places[np.sort(first)[:size]])]
+        draws *= 2
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:

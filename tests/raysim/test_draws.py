@@ -53,12 +53,15 @@ def test_all_orders_of_three_are_equally_likely() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 20.5  # chi-squared, 5 degrees of freedom, p = 0.001
 
 
-def test_a_sample_is_uniform_without_replacement() -> None:
+@pytest.mark.parametrize("S", [6, 14])
+def test_a_sample_is_uniform_without_replacement(S: int) -> None:
     """Counts over many draws obey the law of sampling without replacement, singly and in pairs."""
-    N, S, R = 30, 6, 4000
+    N = 30
+    R = 4000
     drawn = np.zeros((R, N), dtype=int)
     for r in range(R):
         sample = draws.sample(np.arange(N), S, 0, "test", r)
+        assert len(sample) == S
         assert (np.diff(sample) > 0).all(), "ascending and distinct"
         drawn[r, sample] = 1
     v = R * (S / N) * (1 - S / N)
@@ -69,11 +72,12 @@ def test_a_sample_is_uniform_without_replacement() -> None:
     assert abs(pairs - p).max() < 4.5 * np.sqrt(p * (1 - p) / R)
 
 
-def test_a_sample_is_the_same_whatever_the_order_of_the_population() -> None:
-    population = np.arange(100)
-    sample = draws.sample(population, 10, 0, "test", 1)
-    assert (draws.sample(population[::-1], 10, 0, "test", 1) == sample).all()
-    assert (draws.sample(population, 100, 0, "test", 1) == population).all()
+def test_a_sample_of_all_is_all_and_one_of_many_has_distinct_elements() -> None:
+    population = np.arange(100, 1100)
+    assert (draws.sample(population, 1000, 0, "test", 1) == population).all()
+    many = draws.sample(population, 250, 3, "test", 2)
+    assert len(np.unique(many)) == 250
+    assert (draws.sample(population, 250, 3, "test", 2) == many).all()
 
 
 def test_generators_of_two_purposes_differ_and_repeat() -> None:
