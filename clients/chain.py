@@ -90,8 +90,11 @@ class Linear:
     bias: int | None
 
     def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        y = _times(a, self._matrix(w).mT)
-        return y if self.bias is None else y.add_(w[:, None, self.bias : self.bias + self.rows]), a
+        matrix = self._matrix(w).mT
+        if self.bias is None:
+            return _times(a, matrix), a
+        bias = w[:, None, self.bias : self.bias + self.rows]
+        return (_times(a, matrix).add_(bias) if len(w) < len(a) else torch.baddbmm(bias, a, matrix)), a
 
     def backward(self, w: Tensor, kept: Tensor, d: Tensor, inputs: bool) -> tuple[Tensor | None, list[Piece]]:
         pieces: list[Piece] = [Outer(self.weight, d, kept)]

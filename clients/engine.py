@@ -47,7 +47,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
-        """The block's weighted float64 sum of uploads, and each client's new memory in the order of the block.
+        """The block's weighted sum of uploads, and each client's new memory in the order of the block.
 
         Raises ClientError where user code fails or a result is not finite.
         """

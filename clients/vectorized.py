@@ -135,7 +135,7 @@ class VectorizedEngine(Engine):
                 carry = _where(begun_C, carry, before)
         reply = phase.finish(sent, carry)
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
-        total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).double().cpu(), reply.upload)
+        total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
         partial = Partial(total, float(block.weights_C.sum()), C * wire.size_bytes(reply.upload))
         kept = [_client(reply.memory, c) for c in range(C)]
         buffers.release()

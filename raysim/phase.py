@@ -194,7 +194,7 @@ class Partial:
     """What some clients return together: addable, in a fixed order.
 
     Attributes:
-        total: the float64 sum of weight times upload.
+        total: the sum of weight times upload, in the model's dtype or float64; partials are added up in float64.
         weight: the sum of the weights.
         bytes_up: what these clients put on the wire.
     """
@@ -204,9 +204,9 @@ class Partial:
     bytes_up: int
 
     def __add__(self, other: "Partial") -> "Partial":
-        total = pytree.tree_map(torch.add, self.total, other.total)
+        total = pytree.tree_map(lambda a, b: a.double() + b.double(), self.total, other.total)
         return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up)
 
     def mean(self, dtype: torch.dtype) -> Any:
         """The weighted mean upload, back in the model's dtype."""
-        return pytree.tree_map(lambda leaf: (leaf / self.weight).to(dtype), self.total)
+        return pytree.tree_map(lambda leaf: (leaf.double() / self.weight).to(dtype), self.total)

@@ -268,8 +268,10 @@ def test_the_shape_of_google_s_sessions_follows_from_over_selection_alone() -> N
     assert shape[1] == pytest.approx(1 - shape[0] - shape[2])
 
 
-@pytest.mark.parametrize(("jitter", "round_s", "all_s"), [(False, 96.0, 241.1), (True, 95.6, 267.4)])
-def test_a_phase_of_the_default_devices(jitter: bool, round_s: float, all_s: float) -> None:
+@pytest.mark.parametrize(
+    ("jitter", "round_s", "all_s", "wasted"), [(False, 96.1, 241.1, 0.3804), (True, 95.5, 267.4, 0.3904)]
+)
+def test_a_phase_of_the_default_devices(jitter: bool, round_s: float, all_s: float, wasted: float) -> None:
     """400 samples and 5.6 MB each way, 100 of 130, no deadline.
 
     The numbers come from a simulation of this phase in a dozen lines of NumPy, every device and time drawn afresh. A
@@ -296,9 +298,9 @@ def test_a_phase_of_the_default_devices(jitter: bool, round_s: float, all_s: flo
         )
     assert_mean(means["round"], round_s)
     assert_mean(means["all"], all_s)
-    assert_mean(means["late"], 0.198)
-    assert_mean(means["dropped"], 0.033)
-    assert_mean(means["wasted"], 0.39)
+    assert_mean(means["late"], 0.197)
+    assert_mean(means["dropped"], 0.0335)
+    assert_mean(means["wasted"], wasted)
 
 
 # V8: uniform invitations
