@@ -268,10 +268,9 @@ class Chain:
         layers: list[Layer] = []
         images = False
         for node in nodes[1:-1]:
-            module_ = module.get_submodule(node.target)
-            layer = _layer(module_, node.target, begins, images)
-            first = not any(isinstance(layer, Linear | Conv) for layer in layers)
-            if layer is None or (first and isinstance(layer, ReLU)):  # it would write into the inputs
+            layer = _layer(module.get_submodule(node.target), node.target, begins, images)
+            fresh = any(isinstance(before, Linear | Conv) for before in layers)
+            if layer is None or (isinstance(layer, ReLU) and not fresh):  # it would write into the inputs
                 return None
             if isinstance(layer, Conv | MaxPool) and not images:
                 layers.append(Images())

@@ -6,7 +6,7 @@ Legend: C clients, K local steps, B rows of a batch.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,14 +38,14 @@ class Place(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A gradient that has been computed: with respect to x in pieces, and to y (C, D_y)."""
+    """A gradient that has been computed: with respect to x and to y, each in pieces."""
 
     x: list[Piece]
-    y: Tensor
+    y: list[Piece]
 
     def of(self, clients: slice) -> "Parts":
         """That of some of the clients."""
-        return Parts([piece.of(clients) for piece in self.x], self.y[clients])
+        return Parts(*([piece.of(clients) for piece in pieces] for pieces in self))
 
 
 @dataclass
@@ -61,37 +61,27 @@ class Gradient:
 
 
 @dataclass(frozen=True, eq=False)
-class PrimalBlock:
-    """The gradient's, as a term."""
+class PartialGradient:
+    """The gradient with respect to one block of the point, as a term."""
 
     gradient: Gradient
+    block: Literal["x", "y"]
 
     def ready(self) -> None:
         _ = self.gradient.parts
 
     def add_to(self, out: Tensor, scale: float) -> None:
-        for piece in self.gradient.parts.x:
+        for piece in self._pieces:
             piece.add_to(out, scale)
 
     def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
-        for piece in self.gradient.parts.x:
+        for piece in self._pieces:
             piece.fold_into(out, weights_C)
 
-
-@dataclass(frozen=True, eq=False)
-class DualBlock:
-    """The gradient's, as a term."""
-
-    gradient: Gradient
-
-    def ready(self) -> None:
-        _ = self.gradient.parts
-
-    def add_to(self, out: Tensor, scale: float) -> None:
-        out.add_(self.gradient.parts.y, alpha=scale)
-
-    def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
-        out.add_(weights_C @ self.gradient.parts.y)
+    @property
+    def _pieces(self) -> list[Piece]:
+        parts = self.gradient.parts
+        return parts.x if self.block == "x" else parts.y
 
 
 @dataclass
@@ -109,7 +99,7 @@ class ProblemPerClient:
     steps: Batch | None = None
     _step: int = 0
     _taken: dict[tuple[int, ...], Point] = field(default_factory=dict)
-    _ahead: dict[tuple[int, ...], Parts] = field(default_factory=dict)
+    _ahead: dict[tuple[Known, Known, int], Parts] = field(default_factory=dict)
 
     def gradient(self, z: Point, batch: Batch) -> Point:
         """As of the problem. Asked twice for the same place in a step, it gives the same gradient."""
@@ -120,8 +110,8 @@ class ProblemPerClient:
         key = (id(place.x), id(place.y), *(id(part) for part in place.batch))
         if key not in self._taken:
             gradient = Gradient(self._computed, place)
-            dx = PerClient.of(x, x.clients, {PrimalBlock(gradient): 1.0})
-            self._taken[key] = Point(dx, PerClient.of(y, y.clients, {DualBlock(gradient): 1.0}))
+            dx = PerClient.of(x, C, {PartialGradient(gradient, "x"): 1.0})
+            self._taken[key] = Point(dx, PerClient.of(y, C, {PartialGradient(gradient, "y"): 1.0}))
         return self._taken[key]
 
     def next_step(self) -> None:
@@ -141,22 +131,22 @@ class ProblemPerClient:
 
             x, y = (None if known.shared else 0 for known in (place.x, place.y))
             g = torch.func.vmap(gradient, in_dims=(x, y, 0))(place.x.tensor, place.y.tensor, place.batch)
-            return Parts([Dense(0, g.x)], g.y)
+            return Parts([Dense(0, g.x)], [Dense(0, g.y)])
         if place.x.shared and place.y.shared and self.steps is not None and self._step > 0:
             return self._computed_ahead(self.chain, place, self.steps)
         return self._by_layers(self.chain, place.x, place.y, place.batch)
 
     def _computed_ahead(self, chain: Chain, place: Place, steps: Batch) -> Parts:
         """A point to which clients return in a later step they will return to again: all those batches at once."""
-        key = (id(place.x), id(place.y))
-        if (*key, self._step) not in self._ahead:
+        if (place.x, place.y, self._step) not in self._ahead:
             K, C, B = steps.labels.shape
             bytes_ = C * B * chain.numbers_per_row(len(place.x.tensor), steps.inputs.shape[3:]) * 4
             n = min(K - self._step, max(1, AHEAD_BYTES // bytes_))
             batches = Batch(*(leaf[self._step : self._step + n].flatten(0, 1) for leaf in steps))
             parts = self._by_layers(chain, place.x, place.y, batches)
-            self._ahead = {(*key, self._step + i): parts.of(slice(i * C, (i + 1) * C)) for i in range(n)}
-        return self._ahead[*key, self._step]
+            for i in range(n):
+                self._ahead[place.x, place.y, self._step + i] = parts.of(slice(i * C, (i + 1) * C))
+        return self._ahead.pop((place.x, place.y, self._step))
 
     def _by_layers(self, chain: Chain, x: Known, y: Known, batch: Batch) -> Parts:
         problem, C = self.problem, len(batch.labels)
@@ -169,4 +159,4 @@ class ProblemPerClient:
         with torch.enable_grad():
             value = problem.loss(outputs, rest, own, batch).sum()
             d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, own), materialize_grads=True)
-        return Parts([*chain.backward(w, tape, d_outputs), Dense(n, d_rest)], d_y)
+        return Parts([*chain.backward(w, tape, d_outputs), Dense(n, d_rest)], [Dense(0, d_y)])

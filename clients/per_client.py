@@ -93,10 +93,9 @@ class PerClient(Tensor):
 
     def known(self) -> Known:
         """Its numbers, computed if need be."""
-        if len(self.terms) == 1:
-            (term,), (scale,) = self.terms, self.terms.values()
-            if isinstance(term, Known) and scale == 1:
-                return term
+        only = _only(self.terms)
+        if only is not None:
+            return only
         shape, dtype, device = self._like
         # In the place of the terms, so that they are summed once.
         known = Known(_sum(self.terms, torch.empty(self.clients, *shape, dtype=dtype, device=device)), shared=False)
@@ -205,6 +204,14 @@ class PerClient(Tensor):
         return pytree.tree_map(lambda result: PerClient.shared(result, clients), one([]))
 
 
+def _only(terms: Terms) -> Known | None:
+    """The tensor that these terms are, if nothing is left to be summed."""
+    if len(terms) != 1:
+        return None
+    ((term, scale),) = terms.items()
+    return term if isinstance(term, Known) and scale == 1 else None
+
+
 def _sum(terms: Terms, out: Tensor) -> Tensor:
     for term in terms:
         term.ready()
@@ -241,7 +248,7 @@ class Buffers:
                 term.ready()
         uses = Counter(term for leaf in leaves.values() for term in leaf.terms)
         for leaf in leaves.values():
-            if not _settled(leaf.terms):
+            if leaf.terms and _only(leaf.terms) is None:
                 leaf.terms = {Known(self._settled(leaf, uses), shared=False): 1.0}
         held = {id(term.tensor) for leaf in leaves.values() for term in leaf.terms if isinstance(term, Known)}
         self._keep(held)
@@ -276,7 +283,3 @@ class Buffers:
         made = whole[:n].view(shape)
         self.own[id(made)] = made
         return made
-
-
-def _settled(terms: Terms) -> bool:
-    return not terms or (len(terms) == 1 and all(isinstance(t, Known) and s == 1 for t, s in terms.items()))

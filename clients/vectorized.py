@@ -85,8 +85,7 @@ class VectorizedEngine(Engine):
         """Clients whose weights and activations fit."""
         if not self._row_bytes or self.device != "cpu":  # a GPU is the better filled the more there are
             return len(block)
-        shapes = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, order.message)
-        carried = wire.size_bytes(order.phase.start(shapes, None))
+        carried = wire.size_bytes(order.phase.start(wire.shapes_of(order.message), None))
         longest = min(self._chunk_rows, int(self.shards.lengths(block.clients_C).max()))
         rows = longest if block.rows_CKB is None else block.rows_CKB.shape[2]
         return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))

@@ -26,11 +26,16 @@ class Traffic:
     @classmethod
     def of(cls, phase: Phase[Any, Any, Any, Any], message: Any, previous: Any) -> "Traffic":
         """From shapes alone, before anything is computed; `previous` is the message of the round's phase before."""
-        shapes = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, message)
+        shapes = shapes_of(message)
         upload = phase.finish(shapes, phase.start(shapes, None)).upload
         known = {id(leaf) for leaf in pytree.tree_leaves(previous) if isinstance(leaf, Tensor)}
         held = sum(_bytes(leaf) for leaf in pytree.tree_leaves(message) if id(leaf) in known)
         return cls(size_bytes(message), held, size_bytes(upload))
+
+
+def shapes_of(tree: Any) -> Any:
+    """The tree with tensors that have a shape and no numbers, for client code to be tried on."""
+    return pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def size_bytes(sent: Any) -> int:
