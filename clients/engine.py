@@ -7,7 +7,7 @@ import functools
 import operator
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from raysim import wire
 from raysim.data import Shards, Split
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial, Reply
+from raysim.phase import Batch, Block, Order, Partial, Reply, pairwise_sum
 from raysim.point import Point
 from raysim.problems import Problem
 
@@ -51,6 +51,18 @@ class Engine(ABC):
 
         Raises ClientError where user code fails or a result is not finite.
         """
+
+    def run_all(self, order: Order, blocks: Sequence[Block], memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
+        """Several blocks, as `run`; their sums are added up pairwise."""
+        kept: list[Any] = []
+
+        def partials() -> Iterator[Partial]:
+            for block in blocks:
+                partial, more = self.run(order, block, memories)
+                kept.extend(more)
+                yield partial
+
+        return pairwise_sum(partials()), kept
 
     def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
         """The problem's evaluation outputs on rows start..stop-1 of a split, shape (stop - start, ...)."""

@@ -1,7 +1,7 @@
 """The fleet without Ray, and what every fleet shares."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,11 @@ def spans(rows: int) -> list[tuple[int, int]]:
     return [(i, min(i + SPAN_ROWS, rows)) for i in range(0, rows, SPAN_ROWS)]
 
 
+def clients_of(blocks: Sequence[Block]) -> list[int]:
+    """The blocks' clients, in order."""
+    return [client for block in blocks for client in block.clients_C.tolist()]
+
+
 @contextlib.contextmanager
 def torch_threads(n: int) -> Iterator[None]:
     """Run with n torch threads: the last bit of a large sum depends on their number."""
@@ -42,13 +47,13 @@ class InProcessFleet:
     engine: Engine
     threads: int = 1
 
-    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
-        for block in blocks:
-            with torch_threads(self.threads):
-                partial, kept = self.engine.run(order, block, memory)
-            yield partial, dict(zip(block.clients_C.tolist(), kept, strict=True)) if order.phase.remembers else {}
+    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
+        with torch_threads(self.threads):
+            partial, kept = self.engine.run_all(order, blocks, memory)
+        return partial, dict(zip(clients_of(blocks), kept, strict=True)) if order.phase.remembers else {}
 
-    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
         rows = len(getattr(self.engine.shards, split).labels)
         with torch_threads(self.threads):
-            return np.concatenate([self.engine.outputs(z, split, *span) for span in spans(rows)])
+            made = np.concatenate([self.engine.outputs(z, split, *span) for span in spans(rows)])
+        return lambda: made

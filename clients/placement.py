@@ -28,8 +28,9 @@ class ClientsConfig(BaseModel):
         threads: torch threads of an actor.
         engine: `loop` computes one client after another, `vectorized` all clients of a task at once; they agree up to
             rounding. `auto` is `vectorized`, unless the problem's network has layers for which that is no faster.
-        block: most clients in one task; `auto` makes at most 32 tasks a phase of the loop engine, and 2 or more with at
-            most 10 clients of the vectorised one, 100 on a GPU. Sums are rounded per block.
+        block: most clients in a block, the least part of a task; `auto` makes 32 blocks for the loop engine, and for
+            the vectorised one 2, 4, 8, ... of at most 10 clients, 100 on a GPU or without a network. Sums are rounded
+            per block.
     """
 
     model_config = STRICT

@@ -1,6 +1,9 @@
 """The fleet of Ray actors: a pool, or actors that each host clients of their own."""
 
+import copy
 import functools
+import itertools
+import math
 import operator
 import warnings
 from collections import deque
@@ -17,16 +20,19 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from clients.engine import Engine
-from clients.fleet import spans
+from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Split
 from raysim.errors import RaysimError
 from raysim.fleet import Memory
-from raysim.phase import Block, Order, Partial
+from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2
+# Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
+# end, and each one costs milliseconds for its message and sums.
+TASKS_PER_ACTOR = 2
 
 
 @dataclass(frozen=True)
@@ -48,27 +54,33 @@ def unpacked(tree: Any) -> Any:
         return pytree.tree_map(lambda leaf: torch.from_numpy(leaf.array) if isinstance(leaf, Packed) else leaf, tree)
 
 
-@ray.remote
+@ray.remote(concurrency_groups={"evaluation": 1})  # type: ignore[call-overload]
 class ClientActor:
-    """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped."""
+    """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped.
+
+    It evaluates beside its rounds, in another thread.
+    """
 
     def __init__(self, engine: Engine, threads: int) -> None:
         torch.set_num_threads(threads)
         self._engine = engine
+        # With a network of its own: modules are not safe to call from two threads with different weights.
+        self._evaluating = replace(engine, problem=copy.deepcopy(engine.problem))
 
     def ready(self) -> None:
         """Returns once the actor stands."""
 
-    def run(self, order: Order, block: Block, *memories: Any) -> Any:
-        """The block's Partial, followed by each client's memory where the phase remembers."""
+    def run(self, order: Order, blocks: Sequence[Block], *memories: Any) -> Any:
+        """The blocks' Partial, followed by each client's memory where the phase remembers."""
         order = replace(order, message=unpacked(order.message))
-        given = dict(zip(block.clients_C.tolist(), map(unpacked, memories), strict=True)) if memories else {}
-        partial, kept = self._engine.run(order, block, given)
+        given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True)) if memories else {}
+        partial, kept = self._engine.run_all(order, blocks, given)
         partial = replace(partial, total=packed(partial.total))
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
+    @ray.method(concurrency_group="evaluation")
     def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        return self._engine.outputs(unpacked(z), split, start, stop)
+        return self._evaluating.outputs(unpacked(z), split, start, stop)
 
 
 def original(error: RayTaskError) -> BaseException:
@@ -101,44 +113,48 @@ class RayFleet:
         rows = {split: len(getattr(engine.shards, split).labels) for split in ("train", "test")}
         return cls(actors, placement.per_actor, rows)
 
-    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
+    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
         returns = order.phase.remembers
+        handles: list[Any] = []
 
-        def call(actor: Any, block: Block) -> list[Any]:
-            clients = block.clients_C.tolist()
-            memories = [memory.get(client) for client in clients] if returns else []
-            refs = actor.run.options(num_returns=1 + len(memories)).remote(shared, block, *memories)
+        def call(actor: Any, blocks: Sequence[Block]) -> list[Any]:
+            memories = [memory.get(client) for client in clients_of(blocks)] if returns else []
+            refs = actor.run.options(num_returns=1 + len(memories)).remote(shared, blocks, *memories)
             return refs if isinstance(refs, list) else [refs]
 
+        def arrived(refs: list[Any]) -> Partial:
+            partial: Partial = _get(refs[0])
+            handles.extend(refs[1:])
+            return replace(partial, total=unpacked(partial.total))
+
         if self.per_actor is None:
-            parts = self._pool([functools.partial(call, block=block) for block in blocks])
-            groups: Iterator[list[list[Any]]] = ([part] for part in parts)
+            tasks = self._tasks(blocks)
+            total = pairwise_sum(map(arrived, self._pool([functools.partial(call, blocks=task) for task in tasks])))
         else:
-            groups = self._hosted(call, blocks, self.per_actor)
-        for block, group in zip(blocks, groups, strict=True):
-            partials, *_ = zip(*group, strict=True)
-            handles = [handle for part in group for handle in part[1:]]
-            kept = dict(zip(block.clients_C.tolist(), handles, strict=True)) if returns else {}
-            arrived = (replace(partial, total=unpacked(partial.total)) for partial in map(_get, partials))
-            yield functools.reduce(operator.add, arrived), kept
+            hosted = self._hosted(call, blocks, self.per_actor)
+            total = pairwise_sum(functools.reduce(operator.add, map(arrived, block)) for block in hosted)
+        return total, dict(zip(clients_of(blocks), handles, strict=True)) if returns else {}
 
-    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
+    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
         shared = ray.put(packed(z))
-        calls = [
-            lambda actor, span=span: [actor.outputs.remote(shared, split, *span)] for span in spans(self.rows[split])
-        ]
-        return np.concatenate([_get(ref) for (ref,) in self._pool(calls)])
+        actors = itertools.cycle(self.actors)
+        refs = [next(actors).outputs.remote(shared, split, *span) for span in spans(self.rows[split])]
+        return lambda: np.concatenate([_get(ref) for ref in refs])
 
-    def _hosted(
-        self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int
-    ) -> Iterator[list[list[Any]]]:
+    def _tasks(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
+        """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""
+        k = 0
+        while math.ceil(len(blocks) / 2 ** (k + 1)) >= TASKS_PER_ACTOR * len(self.actors):
+            k += 1
+        return [blocks[i : i + 2**k] for i in range(0, len(blocks), 2**k)]
+
+    def _hosted(self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> list[list[list[Any]]]:
         """Each block's refs client by client; everything is submitted at once and queues at its actor."""
-        submitted = [
-            [call(self.actors[int(one.clients_C[0]) // per_actor], one) for one in block.one_by_one()]
+        return [
+            [call(self.actors[int(one.clients_C[0]) // per_actor], [one]) for one in block.one_by_one()]
             for block in blocks
         ]
-        yield from submitted
 
     def _pool(self, calls: Sequence[Callable[[Any], list[Any]]]) -> Iterator[list[Any]]:
         """Gives each call to the next free actor; yields their refs in the order of `calls`, each once it is done."""

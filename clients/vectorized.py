@@ -31,7 +31,7 @@ from raysim.problems import NetworkProblem, Problem
 
 # Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
 # their steps. A constant, since sums are rounded per group of clients.
-GROUP_BYTES = 10_000_000
+GROUP_BYTES = 20_000_000
 
 
 def pays(problem: Problem) -> bool:

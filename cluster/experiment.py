@@ -23,7 +23,7 @@ from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
 from raysim.phase import Algorithm, Order, Phase, Uniform
-from raysim.problems import PROBLEMS, DataSpec, Problem
+from raysim.problems import PROBLEMS, DataSpec, NetworkProblem, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
 from server.dispatch import Devices, Dispatcher, Ideal
@@ -88,7 +88,7 @@ class Experiment:
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
         block = None if config.clients.block == "auto" else config.clients.block
-        together = _together(config) if _vectorized(config, problem) else None
+        together = _together(config, problem) if _vectorized(config, problem) else None
         planner = Planner(shards.rows_N, config.seed, block, together)
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
@@ -224,9 +224,9 @@ def _vectorized(config: Config, problem: Problem) -> bool:
     return pays(problem) if engine == "auto" else engine == "vectorized"
 
 
-def _together(config: Config) -> int:
-    """Clients that are best computed together: on a processor, what its cache holds."""
-    return 100 if config.clients.num_gpus else 10
+def _together(config: Config, problem: Problem) -> int:
+    """Clients that are best computed together: of networks, on a processor, what its cache holds."""
+    return 10 if isinstance(problem, NetworkProblem) and not config.clients.num_gpus else 100
 
 
 def cache_folder(config: Config) -> Path:

@@ -1,6 +1,6 @@
-"""A fleet takes a phase's blocks and gives back their partial sums, in order. It is all the server sees of clients."""
+"""A fleet takes a phase's blocks and gives back their sum. It is all the server sees of clients."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +16,8 @@ Memory = Mapping[int, Any]
 class Fleet(Protocol):
     """Runs client halves. Memory travels with the work: handles go in and come out, and the server commits them."""
 
-    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> Iterator[tuple[Partial, Memory]]:
-        """Each block's partial sums and its clients' new memory, in the order of the blocks.
+    def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
+        """The pairwise sum of what the blocks' clients upload, and handles of their new memory.
 
         Args:
             order: the phase and its message, the same for all.
@@ -25,5 +25,8 @@ class Fleet(Protocol):
             memory: handles by client number, for those who have any; opaque to the caller.
         """
 
-    def outputs(self, z: Point, split: Split) -> NDArray[np.float64]:
-        """The problem's evaluation outputs at z on all rows of "train" or "test", in the file's order."""
+    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
+        """Starts to compute the problem's evaluation outputs at z on all rows of "train" or "test".
+
+        What it returns waits for them, and gives them in the file's order; rounds may be run before.
+        """

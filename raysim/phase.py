@@ -9,6 +9,7 @@ another or many at a time under torch.func.vmap.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -210,3 +211,20 @@ class Partial:
     def mean(self, dtype: torch.dtype) -> Any:
         """The weighted mean upload, back in the model's dtype."""
         return pytree.tree_map(lambda leaf: (leaf.double() / self.weight).to(dtype), self.total)
+
+
+def pairwise_sum(partials: Iterable[Partial]) -> Partial:
+    """Partials of blocks, added up by twos, their sums by twos again, and so on; what is left over from right to left.
+
+    Each 2^k partials that begin at a multiple of 2^k may be added up elsewhere first: it changes no bit.
+    """
+    sums: list[tuple[int, Partial]] = []  # of 2^k partials, k falling
+    for partial in partials:
+        k = 0
+        while sums and sums[-1][0] == k:
+            partial, k = sums.pop()[1] + partial, k + 1
+        sums.append((k, partial))
+    _, total = sums.pop()
+    while sums:
+        total = sums.pop()[1] + total
+    return total

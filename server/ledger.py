@@ -141,9 +141,12 @@ class Ledger:
             if row["round"] == t:
                 row |= {f"{cost}_wasted": row.get(cost) for cost in ("bytes_down", "bytes_up", "compute_s")}
 
-    def evaluation(self, rounds: int, metrics: Metrics, sim_s: float | None) -> None:
-        """Books metrics by split and name, measured after `rounds` rounds at simulated time `sim_s`."""
-        so_far = {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s, "sim_s": sim_s}
+    def so_far(self, sim_s: float | None) -> dict[str, float | None]:
+        """What the rounds have cost until now, at simulated time `sim_s`."""
+        return {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s, "sim_s": sim_s}
+
+    def evaluation(self, rounds: int, metrics: Metrics, so_far: Mapping[str, float | None]) -> None:
+        """Books metrics by split and name of the point after `rounds` rounds, which had cost `so_far`."""
         self._metrics += [
             {"round": rounds, "split": split, "metric": name, "value": value, **so_far}
             for split, values in metrics.items()

@@ -25,9 +25,9 @@ class Planner:
     Attributes:
         rows_N: rows of each client's shard; clients without any are never drawn.
         seed: of the experiment.
-        block: most clients in a block; None makes at most AUTO_BLOCKS blocks, however many actors there are, since sums
-            are rounded per block.
-        together: clients that are best computed together; with it, None makes at least two blocks of at most so many.
+        block: most clients in a block; None makes AUTO_BLOCKS blocks, or one per client if those are fewer: however
+            many actors there are, since sums are rounded per block.
+        together: clients that are best computed together; with it, None makes 2, 4, 8, ... blocks of at most so many.
     """
 
     rows_N: NDArray[np.int64]
@@ -69,12 +69,14 @@ class Planner:
 
     def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
         """The cohort's work, cut into blocks as equal as can be."""
-        if self.together is None:
-            size = math.ceil(len(cohort) / AUTO_BLOCKS)
+        if self.block is not None:
+            n = math.ceil(len(cohort) / self.block)
+        elif self.together is not None:
+            # Two keep two actors busy; powers of two make equal tasks of several.
+            n = max(2, 1 << (math.ceil(len(cohort) / self.together) - 1).bit_length())
         else:
-            size = min(self.together, math.ceil(len(cohort) / 2))  # two blocks keep two actors busy
-        size = self.block or size
-        cut = np.array_split(cohort, math.ceil(len(cohort) / size))
+            n = AUTO_BLOCKS
+        cut = np.array_split(cohort, min(n, len(cohort)))
         return [self._block(work, t, phase, clients_C) for clients_C in cut]
 
     def _block(self, work: Work, t: int, phase: str, clients_C: NDArray[np.int64]) -> Block:

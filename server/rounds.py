@@ -1,10 +1,9 @@
 """The round loop: plan, send, fold, absorb, book; now and then evaluate."""
 
-import functools
-import operator
+import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from raysim.data import Split
 from raysim.errors import ConfigError
 from raysim.fleet import Fleet
-from raysim.phase import Algorithm, Block, Order, Partial, Phase
+from raysim.phase import Algorithm, Block, Order, Phase
 from raysim.point import Point
 from raysim.problems import Problem
 from raysim.wire import Traffic
@@ -97,18 +96,30 @@ class Server:
         return self.job.algorithm.point(self.state)
 
     def run(self) -> Iterator[Progress]:
-        """Plays all rounds; yields before the first and after each. What was booked is written however it ends."""
+        """Plays all rounds; yields before the first and after each. What was booked is written however it ends.
+
+        Rounds do not wait for evaluations: that of one round is under way while the next is played, and reported then.
+        """
+        under_way: _Evaluation | None = None
         try:
-            metrics = self._evaluate(0)
-            yield self._progress(0, metrics, evaluated=True)
+            reported = self._evaluated(self._evaluation(0))
+            yield reported
             for t in range(self.job.rounds):
                 self.play(t)
-                due = (t + 1) % self.job.evaluate_every == 0 or t + 1 == self.job.rounds
-                if due:
-                    metrics = self._evaluate(t + 1)
-                    self.ledger.write(self.job.folder)
-                yield self._progress(t + 1, metrics, evaluated=due)
+                if under_way:
+                    reported, under_way = self._evaluated(under_way), None
+                    yield reported
+                if (t + 1) % self.job.evaluate_every == 0 or t + 1 == self.job.rounds:
+                    under_way = self._evaluation(t + 1)
+                else:
+                    yield self._progress(t + 1, reported.metrics, evaluated=False)
+            if under_way:
+                reported, under_way = self._evaluated(under_way), None
+                yield reported
         finally:
+            if under_way:
+                with contextlib.suppress(Exception):  # one is being raised, of which this is the consequence
+                    self._evaluated(under_way)
             self.ledger.write(self.job.folder)
         self._save()
 
@@ -132,27 +143,25 @@ class Server:
         blocks: list[Block] = []
         if outcome.valid:
             blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
-            total, kept = self._fold(Order(t, phase, message), blocks)
+            total, kept = self.fleet.run(Order(t, phase, message), blocks, self.memory)
             _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
             self.state = phase.absorb(self.state, total.mean(self.job.dtype))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
         self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
         return _Exchange(message, outcome)
 
-    def _fold(self, order: Order, blocks: Sequence[Block]) -> tuple[Partial, dict[int, Any]]:
-        kept: dict[int, Any] = {}
-
-        def partials() -> Iterator[Partial]:
-            for partial, memory in self.fleet.run(order, blocks, self.memory):
-                kept.update(memory)
-                yield partial
-
-        return functools.reduce(operator.add, partials()), kept
-
-    def _evaluate(self, rounds: int) -> Metrics:
+    def _evaluation(self, rounds: int) -> "_Evaluation":
+        """The evaluation of the present point, under way."""
         metrics = evaluate(self.job.problem, self.fleet, self.job.labels, self.point)
-        self.ledger.evaluation(rounds, metrics, self.job.dispatcher.now_s(self.clock))
-        return metrics
+        progress = self._progress(rounds, {}, evaluated=True)
+        return _Evaluation(metrics, progress, self.ledger.so_far(progress.sim_s))
+
+    def _evaluated(self, evaluation: "_Evaluation") -> Progress:
+        """Waits for it and books it."""
+        progress = replace(evaluation.progress, metrics=evaluation.metrics())
+        self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
+        self.ledger.write(self.job.folder)
+        return progress
 
     def _progress(self, done: int, metrics: Metrics, evaluated: bool) -> Progress:
         ledger = self.ledger
@@ -174,6 +183,15 @@ def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked:
             f"{booked:,} are booked; {type(phase).__name__}.finish must return tensors whose shapes and types depend "
             "on the message alone, never on data or memory",
         )
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """An evaluation under way, and what is to be reported and booked with it."""
+
+    metrics: Callable[[], Metrics]
+    progress: Progress
+    so_far: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_outputs_are_those_of_every_row_in_order() -> None:
     z = made.problem.init(0).to(torch.float64)
     fleet = InProcessFleet(made.engine())
     for split, part in (("train", made.shards.train), ("test", made.shards.test)):
-        h = fleet.outputs(z, split)
+        h = fleet.outputs(z, split)()
         assert h.shape == (len(part),)
         for row in (0, 1, len(part) - 1):
             inputs = torch.tensor(part.features[row][None], dtype=torch.float64) * made.shards.mul + made.shards.add

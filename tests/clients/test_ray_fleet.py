@@ -58,8 +58,8 @@ def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet]
     ends, metrics = {}, {}
     for how, fleet in auc.items():
         playing = Server(made.job(tmp_path), fleet)
-        *_, last = playing.run()
-        ends[how], metrics[how] = playing.point, last.metrics
+        metrics[how] = [(report.round, report.metrics) for report in playing.run()]
+        ends[how] = playing.point
     reference = ends.pop("in process")
     assert (reference - made.problem.init(0)).norm() > 1e-3
     for how, z in ends.items():

@@ -76,7 +76,7 @@ def test_the_first_local_step_is_along_the_global_estimate_whatever_the_minibatc
     order = Order(0, update, update.sends(State(z, z, u)))
     for row in (0, 1, 2):
         block = Block(np.array([1]), np.ones(1), np.array([[[row, -1]]]))
-        ((partial, _),) = InProcessFleet(made.engine()).run(order, [block], {})
+        partial, _ = InProcessFleet(made.engine()).run(order, [block], {})
         reached = partial.mean(torch.float64)
         expected = z.descent_ascent(u, update.eta, update.gamma)
         assert torch.equal(reached.x, expected.x)

@@ -8,8 +8,8 @@ from raysim.phase import LocalSteps, Same, Uniform, WholeShard
 from server.plan import Planner
 
 
-def planner(rows: list[int], seed: int = 0, block: int | None = None) -> Planner:
-    return Planner(np.array(rows), seed, block)
+def planner(rows: list[int], seed: int = 0, block: int | None = None, together: int | None = None) -> Planner:
+    return Planner(np.array(rows), seed, block, together)
 
 
 def batches(rows: int, K: int, batch: int, t: int = 0, client: int = 0) -> np.ndarray:
@@ -66,7 +66,15 @@ def test_blocks_cut_the_cohort_in_order_and_do_not_change_the_batches(block: int
     sizes = [len(b) for b in cut]
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) <= (block or 3)
-    assert len(sizes) <= 32 or block
+    assert len(sizes) == 32 or block
+
+
+@pytest.mark.parametrize(("clients", "sizes"), [(1, {1}), (2, {1}), (10, {5}), (20, {10}), (21, {5, 6}), (100, {6, 7})])
+def test_clients_that_are_computed_together_make_blocks_by_powers_of_two(clients: int, sizes: set[int]) -> None:
+    cut = planner([20] * 100, together=10).blocks(LocalSteps(2, 5), 5, "update", np.arange(clients))
+    assert {len(b) for b in cut} == sizes
+    assert sum(len(b) for b in cut) == clients
+    assert len(cut) in (1, 2, 4, 16)
 
 
 def test_a_whole_shard_has_no_batches() -> None:

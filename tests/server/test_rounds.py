@@ -43,8 +43,12 @@ def test_tables_have_their_schemas_and_agree_with_each_other(tmp_path: Path) -> 
     assert [r.round for r in reports] == [0, 1, 2, 3, 4, 5]
     assert [r.evaluated for r in reports] == [True, False, True, False, True, True]
     assert reports[-1].bytes_up == sum(r["bytes_up"] for r in rounds)
-    last = tables["metrics"].to_pylist()[-1]
-    assert last["bytes_up"] == reports[-1].bytes_up
+    measured = tables["metrics"].to_pylist()
+    assert [row["round"] for row in measured if (row["split"], row["metric"]) == ("test", "auc")] == [0, 2, 4, 5]
+    for row in measured:  # although the next round is played meanwhile
+        before = [r for r in rounds if r["round"] < row["round"]]
+        assert row["bytes_up"] == reports[row["round"]].bytes_up == sum(r["bytes_up"] for r in before)
+        assert row["wall_s"] == pytest.approx(sum(r["wall_s"] for r in before))
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
@@ -81,6 +85,25 @@ def test_a_run_without_a_test_split_reports_the_pool_alone(tmp_path: Path) -> No
     made = experiment(QUADRATIC, settings("cd_ma"), evaluate={"every": 1, "splits": ["train", "test"]})
     *_, last = server(made, tmp_path).run()
     assert set(last.metrics) == {"train"}
+
+
+def test_what_was_evaluated_before_a_round_failed_is_written(tmp_path: Path) -> None:
+    algorithm = settings("cd_ma") | {"name": "tests.server.test_rounds:Ending"}
+    with pytest.raises(ZeroDivisionError):
+        list(server(experiment(QUADRATIC, algorithm, rounds=9), tmp_path).run())
+    measured = pq.read_table(tmp_path / "metrics.parquet").to_pylist()
+    assert {row["round"] for row in measured} == {0, 1, 2, 3}
+    assert not (tmp_path / "model.pt").exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending(CDMA):
+    """CD-MA that has no more than three rounds."""
+
+    def phases(self, t: int) -> tuple[Update]:
+        if t == 3:
+            raise ZeroDivisionError
+        return super().phases(t)
 
 
 def test_state_memory_and_clock_are_all_that_a_run_goes_on_from(tmp_path: Path) -> None:
