@@ -49,7 +49,7 @@ class Exchange:
     @property
     def bytes_down(self) -> int:
         """To S clients."""
-        return self.clients * self.traffic.down
+        return self.clients * self.traffic.to(self.phase)
 
     @property
     def bytes_up(self) -> int:
@@ -74,7 +74,7 @@ class Experiment:
     @classmethod
     def build(cls, config: Config) -> "Experiment":
         """Builds the data (or finds it in the cache) and the rest. Raises ConfigError or DataError."""
-        algorithm = _made(ALGORITHMS, config.algorithm, "algorithm")
+        ALGORITHMS.settings(config.algorithm.name, config.algorithm.settings)
         PROBLEMS.settings(config.problem.name, config.problem.settings)
         if config.model is not None:
             MODELS.settings(config.model.name, config.model.settings)
@@ -83,6 +83,8 @@ class Experiment:
         source = _made(SOURCES, config.data, "data")
         partitioner = _made(PARTITIONERS, config.partition, "partition")
         shards = Shards.open(build(source, partitioner, config.seed, cache_folder(config)))
+        clients = int(np.count_nonzero(shards.rows_N))
+        algorithm = _made(ALGORITHMS, config.algorithm, "algorithm", clients=clients, seed=config.seed)
         spec = DataSpec(shards.shape, tuple(shards.class_counts().tolist()))
         problem = PROBLEMS.build(
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
@@ -167,7 +169,7 @@ class Experiment:
                 (one,) = self.planner.blocks(phase.work, t, phase.name, cohort[:1])
                 partial, _ = engine.run(Order(t, phase, message), one, {})
                 exchanges.append(Exchange(phase, len(cohort), Traffic.of(phase, message, before)))
-                state, before = phase.absorb(state, partial.mean(self.dtype)), message
+                state, before = phase.absorb(state, partial.mean(self.dtype), 1), message
         return exchanges
 
     def dispatcher(self) -> Dispatcher[Any]:
@@ -234,8 +236,8 @@ def cache_folder(config: Config) -> Path:
     return Path(config.output.cache or os.environ.get("RAYSIM_CACHE") or platformdirs.user_cache_dir("raysim"))
 
 
-def _made(registry: Registry, choice: Choice, key: str) -> Any:
-    return registry.build(choice.name, choice.settings, key)
+def _made(registry: Registry, choice: Choice, key: str, **supplied: Any) -> Any:
+    return registry.build(choice.name, choice.settings, key, **supplied)
 
 
 def _network(config: Config, spec: DataSpec) -> NetworkFactory | None:

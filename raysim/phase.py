@@ -58,14 +58,20 @@ class Same:
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """K steps on minibatches of `batch` rows, reshuffled per (round, phase, client).
+    """K steps on minibatches, reshuffled per (round, phase, client).
 
     A fresh permutation of the shard is stepped through without replacement; its last batch may be short; when it is
     used up the shard is permuted again. A shard smaller than `batch` is one batch.
+
+    Attributes:
+        K: how many steps.
+        batch: rows of a minibatch; None takes the whole shard each time.
+        first: rows of the first minibatch, where it has another size.
     """
 
     K: int
-    batch: int
+    batch: int | None
+    first: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,11 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
     """One exchange of a round: both halves of it. State, Message, Carry and Upload are trees of tensors and numbers.
 
     Attributes:
-        name: identifies the phase's random streams, whatever its place in the round.
+        name: identifies the phase's random streams, whatever its place in the round, in which no other is called so.
         remembers: whether clients keep memory from one call to the next; `start` gets None on the first.
     """
 
-    name: ClassVar[str]
+    name: str
     remembers: ClassVar[bool] = False
 
     @property
@@ -127,12 +133,16 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
         """Client: what is uploaded, and remembered."""
 
     @abstractmethod
-    def absorb(self, state: State, mean: Upload) -> State:
-        """Server: the state after the cohort's mean upload has arrived."""
+    def absorb(self, state: State, mean: Upload, accepted: int) -> State:
+        """Server: the state after the mean upload of the `accepted` clients has arrived."""
 
 
 class Algorithm(ABC, Generic[State]):
-    """A frozen record of hyper-parameters with pure functions. Nothing survives a round but State and client memory."""
+    """A frozen record of hyper-parameters with pure functions. Nothing survives a round but State and client memory.
+
+    Its constructor may take `clients` (how many have data) and `seed` (the experiment's), which the simulator supplies,
+    and settings, which a configuration gives.
+    """
 
     @abstractmethod
     def init(self, z: "Point") -> State:

@@ -33,6 +33,10 @@ class Point:
         """(x - eta d_x, y + gamma d_y): the simultaneous step every algorithm takes, d being an un-negated gradient."""
         return Point(self.x - eta * d.x, self.y + gamma * d.y)
 
+    def towards(self, other: "Point", eta: float, gamma: float) -> "Point":
+        """eta of the way to `other` in x and gamma of it in y: a server's step, beyond it where they are above 1."""
+        return Point(self.x + eta * (other.x - self.x), self.y + gamma * (other.y - self.y))
+
     def zeros_like(self) -> "Point":
         return Point(torch.zeros_like(self.x), torch.zeros_like(self.y))
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from raysim.phase import Phase
+from raysim.phase import Phase, Same
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Traffic:
     down: int
     held: int
     up: int
+
+    def to(self, phase: Phase[Any, Any, Any, Any]) -> int:
+        """Bytes down where clients are always there: the same ones as in the phase before keep what they were sent."""
+        return self.down - self.held if isinstance(phase.cohort, Same) else self.down
 
     @classmethod
     def of(cls, phase: Phase[Any, Any, Any, Any], message: Any, previous: Any) -> "Traffic":

@@ -83,7 +83,7 @@ class Ideal:
     def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         cohort = self.planner.cohort(phase.cohort, t, phase.name, None if before is None else before.accepted)
         n = len(cohort)
-        return Outcome(n, cohort, cohort, cohort, True, n * traffic.down, n * traffic.up)
+        return Outcome(n, cohort, cohort, cohort, True, n * traffic.to(phase), n * traffic.up)
 
     def round_ended(self, clock: None, t: int, valid: bool) -> None:
         """Rounds always succeed here."""

@@ -62,9 +62,11 @@ class Planner:
         n = self.rows_N[clients_C]
         if not isinstance(work, LocalSteps):
             return n
-        per_epoch = -(-n // work.batch)
-        epochs, steps = np.divmod(work.K, per_epoch)
-        drawn: NDArray[np.int64] = epochs * n + np.minimum(steps * work.batch, n)
+        batch, first = _sizes(work, n)
+        left = work.K - 1 - -(-(n - first) // batch)  # steps after the first epoch
+        epochs, steps = np.divmod(np.maximum(left, 0), -(-n // batch))
+        later = epochs * n + np.minimum(steps * batch, n)
+        drawn: NDArray[np.int64] = np.where(left < 0, np.minimum(first + (work.K - 1) * batch, n), n + later)
         return drawn
 
     def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
@@ -82,16 +84,36 @@ class Planner:
     def _block(self, work: Work, t: int, phase: str, clients_C: NDArray[np.int64]) -> Block:
         rows_CKB = None
         if isinstance(work, LocalSteps):
-            rows_CKB = np.stack([self._batches(work, t, phase, client) for client in clients_C.tolist()])
+            rows = [self._batches(work, t, phase, client) for client in clients_C.tolist()]
+            rows_CKB = np.full((len(rows), work.K, max(rows_KB.shape[1] for rows_KB in rows)), -1)
+            for c, rows_KB in enumerate(rows):
+                rows_CKB[c, :, : rows_KB.shape[1]] = rows_KB
         return Block(clients_C, np.ones(len(clients_C)), rows_CKB)
 
     def _batches(self, work: LocalSteps, t: int, phase: str, client: int) -> NDArray[np.int64]:
-        """Rows of K minibatches by reshuffling, shape (K, B), -1 where a batch is short."""
+        """Rows of K minibatches by reshuffling, shape (K, B) with the largest B, -1 where a batch is short."""
         n = int(self.rows_N[client])
-        per_epoch = math.ceil(n / work.batch)
-        epochs = []
-        for epoch in range(math.ceil(work.K / per_epoch)):
-            rows = np.full(per_epoch * work.batch, -1, dtype=np.int64)
-            rows[:n] = draws.permutation(n, self.seed, "batches", t, draws.code(phase), client, epoch)
-            epochs.append(rows.reshape(per_epoch, work.batch))
-        return np.concatenate(epochs)[: work.K]
+        batch, first = (int(size) for size in _sizes(work, n))
+        width = max(batch, first)
+
+        def order(epoch: int) -> NDArray[np.int64]:
+            return draws.permutation(n, self.seed, "batches", t, draws.code(phase), client, epoch)
+
+        begun = order(0)
+        rows_KB = np.concatenate([_cut(begun[:first], first, width), _cut(begun[first:], batch, width)])
+        epochs = math.ceil((work.K - len(rows_KB)) / math.ceil(n / batch))
+        later = [_cut(order(epoch), batch, width) for epoch in range(1, epochs + 1)]
+        return np.concatenate([rows_KB, *later])[: work.K]
+
+
+def _sizes(work: LocalSteps, n: NDArray[np.int64] | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of a usual and of the first minibatch of shards of n rows."""
+    batch = np.minimum(n if work.batch is None else work.batch, n)
+    return batch, batch if work.first is None else np.minimum(work.first, n)
+
+
+def _cut(rows: NDArray[np.int64], size: int, width: int) -> NDArray[np.int64]:
+    """The rows in minibatches of `size`, shape (minibatches, width), -1 where one is shorter."""
+    cut = np.full((math.ceil(len(rows) / size), size), -1)
+    cut.flat[: len(rows)] = rows
+    return np.pad(cut, ((0, 0), (0, width - size)), constant_values=-1)

@@ -145,7 +145,7 @@ class Server:
             blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
             total, kept = self.fleet.run(Order(t, phase, message), blocks, self.memory)
             _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
-            self.state = phase.absorb(self.state, total.mean(self.job.dtype))
+            self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
         self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
         return _Exchange(message, outcome)

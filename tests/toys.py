@@ -46,8 +46,8 @@ class Controlled(Phase[Any, Any, Any, Any]):
         upload = {"z": carry["z"], "c": c_new - carry["c_i"], "calls": carry["calls"]}
         return Reply(upload, (c_new, carry["calls"]))
 
-    def absorb(self, state: Any, mean: Any) -> Any:
-        return {"z": mean["z"], "c": state["c"] + (self.S / 8) * mean["c"]}
+    def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
+        return {"z": mean["z"], "c": state["c"] + (accepted / 8) * mean["c"]}
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,60 @@
 """Algorithms: one file per paper's idea, both halves of it, phase by phase."""
 
+from raysim.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from raysim.algorithms.cd_ma import CDMA
 from raysim.algorithms.cd_mage import CDMage, CDMagePlus
+from raysim.algorithms.coda import CODASCA, CODAPlus
+from raysim.algorithms.extra_step import ExtraStepLocalSGD
+from raysim.algorithms.fedgda_gt import FedGDAGT
+from raysim.algorithms.fednest import FedNest
+from raysim.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
+from raysim.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
+from raysim.algorithms.momentum_local_sgda import MomentumLocalSGDA
 from raysim.algorithms.parallel_sgda import ParallelSGDA
+from raysim.algorithms.sagda import SAGDA
 from raysim.phase import Algorithm
 from raysim.registry import Registry
 
 ALGORITHMS = Registry(
     "algorithm",
-    {"cd_mage": CDMage, "cd_mage_plus": CDMagePlus, "cd_ma": CDMA, "parallel_sgda": ParallelSGDA},
+    {
+        "cd_mage": CDMage,
+        "cd_mage_plus": CDMagePlus,
+        "cd_ma": CDMA,
+        "parallel_sgda": ParallelSGDA,
+        "extra_step_local_sgd": ExtraStepLocalSGD,
+        "local_sgda": LocalSGDA,
+        "local_sgda_plus": LocalSGDAPlus,
+        "catalyst_scaffold_s": CatalystScaffoldS,
+        "coda_plus": CODAPlus,
+        "codasca": CODASCA,
+        "fedsgda_plus": FedSGDAPlus,
+        "fedsgda_m": FedSGDAM,
+        "momentum_local_sgda": MomentumLocalSGDA,
+        "sagda": SAGDA,
+        "fednest": FedNest,
+        "fedgda_gt": FedGDAGT,
+    },
+    injected=("clients", "seed"),
     base=Algorithm,
 )
 
-__all__ = ["ALGORITHMS", "CDMA", "CDMage", "CDMagePlus", "ParallelSGDA"]
+__all__ = [
+    "ALGORITHMS",
+    "CDMA",
+    "CODASCA",
+    "SAGDA",
+    "CDMage",
+    "CDMagePlus",
+    "CODAPlus",
+    "CatalystScaffoldS",
+    "ExtraStepLocalSGD",
+    "FedGDAGT",
+    "FedNest",
+    "FedSGDAM",
+    "FedSGDAPlus",
+    "LocalSGDA",
+    "LocalSGDAPlus",
+    "MomentumLocalSGDA",
+    "ParallelSGDA",
+]

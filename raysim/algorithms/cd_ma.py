@@ -14,7 +14,6 @@ A round uploads S|z| and downloads S|z| floats.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
@@ -35,7 +34,7 @@ class Update(Phase[Point, Point, Point, Point]):
     eta: float
     gamma: float
 
-    name: ClassVar[str] = "update"
+    name = "update"
 
     @property
     def cohort(self) -> Uniform:
@@ -57,7 +56,7 @@ class Update(Phase[Point, Point, Point, Point]):
     def finish(self, sent: Point, z: Point) -> Reply[Point]:
         return Reply(z)
 
-    def absorb(self, state: Point, mean: Point) -> Point:
+    def absorb(self, state: Point, mean: Point, accepted: int) -> Point:
         return mean
 
 

@@ -17,7 +17,7 @@ With |z| = |x| + |y| floats, a round uploads 2S|z| and downloads 3S|z| (CD-MAGE)
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
@@ -52,7 +52,7 @@ class Collect(Phase[State, Query, Point, Point]):
     alpha: float = 1.0
     recursive: bool = False
 
-    name: ClassVar[str] = "collect"
+    name = "collect"
 
     @property
     def cohort(self) -> Cohort:
@@ -82,7 +82,7 @@ class Collect(Phase[State, Query, Point, Point]):
     def finish(self, sent: Query, g: Point) -> Reply[Point]:
         return Reply(g)
 
-    def absorb(self, state: State, mean: Point) -> State:
+    def absorb(self, state: State, mean: Point, accepted: int) -> State:
         if state.u is None or self.alpha == 1:
             return replace(state, u=mean)  # eq. (2)
         return replace(state, u=(1 - self.alpha) * state.u + mean)  # eq. (3)
@@ -101,12 +101,12 @@ class Update(Phase[State, Correction, Point, Point]):
 
     S: int
     K: int
-    batch: int
+    batch: int | None
     eta: float
     gamma: float
     same_clients: bool = False
 
-    name: ClassVar[str] = "update"
+    name = "update"
 
     @property
     def cohort(self) -> Cohort:
@@ -134,7 +134,7 @@ class Update(Phase[State, Correction, Point, Point]):
     def finish(self, sent: Correction, z: Point) -> Reply[Point]:
         return Reply(z)
 
-    def absorb(self, state: State, mean: Point) -> State:
+    def absorb(self, state: State, mean: Point, accepted: int) -> State:
         return replace(state, z=mean, z_prev=state.z)
 
 

@@ -31,7 +31,7 @@ class Step(cd_mage.Collect):
     eta: float
     gamma: float
 
-    def absorb(self, state: cd_mage.State, mean: Point) -> cd_mage.State:
+    def absorb(self, state: cd_mage.State, mean: Point, accepted: int) -> cd_mage.State:
         return replace(state, z=state.z.descent_ascent(mean, self.eta, self.gamma), z_prev=state.z, u=mean)
 
 

@@ -1,9 +1,25 @@
 """The algorithm table: one row buys an algorithm every contract test."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.algorithms import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class Floats:
+    """Numbers on the wire, in units of |x| and |y|."""
+
+    x: int
+    y: int
+
+    @classmethod
+    def of_z(cls, n: int) -> "Floats":
+        return cls(n, n)
+
+    def bytes(self, clients: int, dim_x: int, dim_y: int, itemsize: int) -> int:
+        return clients * (self.x * dim_x + self.y * dim_y) * itemsize
 
 
 @dataclass(frozen=True)
@@ -14,31 +30,96 @@ class Row:
         settings: for the 8-client quadratic, with 4 clients a phase.
         everyone: settings in which all 8 clients take part and the iteration contracts.
         drifts: whether, on heterogeneous clients, K > 1 local steps settle away from the saddle.
-        up, down: floats per round in units of S |z|, from round 1 on.
+        up, down: floats per round and client.
+        down_in: the same in those of the first three rounds that differ.
         rounds: after which it has contracted to rounding.
     """
 
     settings: dict[str, Any]
     everyone: dict[str, Any]
     drifts: bool
-    up: int
-    down: int
+    up: Floats
+    down: Floats
+    down_in: Mapping[int, Floats] = field(default_factory=dict)
     rounds: int = 150
 
 
+z = Floats.of_z
 STEPS = {"eta": 0.05, "gamma": 0.05}
 LOCAL = {"K": 4, "batch": 2}
+FULL = {"K": 4, "batch": 6}  # all rows of a client of the quadratic
+SOME, ALL = {"S": 4}, {"S": 8}
+MOMENTUM = {"alpha": 0.3, "beta": 0.4}
+STAGES = {"eta": 0.05, "theta": 0.1, "stage_steps": [8, 4]}
+PROXIMAL = {"eta": 0.05, "theta": 0.1, "stage_steps": 8, "decay": 1}  # the centre moves on until the saddle is reached
 TABLE = {
-    "cd_mage": Row({"S": 4, **LOCAL, **STEPS}, {"S": 8, **LOCAL, **STEPS}, drifts=False, up=2, down=3),
+    "cd_mage": Row(SOME | LOCAL | STEPS, ALL | LOCAL | STEPS, drifts=False, up=z(2), down=z(3)),
     "cd_mage_plus": Row(
-        {"S": 4, **LOCAL, "c_eta": 0.05, "c_gamma": 0.05, "c_alpha": 0.7, "rho": 0.2},
-        {"S": 8, **LOCAL, "c_eta": 0.1, "c_gamma": 0.1, "c_alpha": 0.7, "rho": 0.1},
+        SOME | LOCAL | {"c_eta": 0.05, "c_gamma": 0.05, "c_alpha": 0.7, "rho": 0.2},
+        ALL | LOCAL | {"c_eta": 0.1, "c_gamma": 0.1, "c_alpha": 0.7, "rho": 0.1},
         drifts=False,
-        up=2,
-        down=4,
+        up=z(2),
+        down=z(4),
+        down_in={0: z(3)},  # nothing precedes z_0
     ),
-    "cd_ma": Row({"S": 4, **LOCAL, **STEPS}, {"S": 8, "K": 4, "batch": 6, **STEPS}, drifts=True, up=1, down=1),
-    "parallel_sgda": Row({"S": 4, **STEPS}, {"S": 8, "eta": 0.2, "gamma": 0.2}, drifts=False, up=1, down=1, rounds=300),
+    "cd_ma": Row(SOME | LOCAL | STEPS, ALL | FULL | STEPS, drifts=True, up=z(1), down=z(1)),
+    "parallel_sgda": Row(SOME | STEPS, ALL | {"eta": 0.2, "gamma": 0.2}, drifts=False, up=z(1), down=z(1), rounds=300),
+    "extra_step_local_sgd": Row(
+        SOME | LOCAL | {"eta": 0.05}, ALL | FULL | {"eta": 0.05}, drifts=True, up=z(1), down=z(1)
+    ),
+    "local_sgda": Row(SOME | LOCAL | STEPS, FULL | STEPS, drifts=True, up=z(1), down=z(1)),
+    "local_sgda_plus": Row(
+        SOME | LOCAL | STEPS | {"snapshot_steps": 8},
+        FULL | STEPS,
+        drifts=True,
+        up=z(1),
+        down=Floats(2, 1),
+        down_in={0: z(1), 2: z(1)},  # the snapshot is x_t
+    ),
+    "catalyst_scaffold_s": Row(
+        SOME | LOCAL | {"eta": 0.05, "theta": 0.1, "stage_steps": 12},
+        ALL | LOCAL | {"eta": 0.05, "theta": 0.1, "stage_steps": 12},
+        drifts=False,
+        up=z(2),
+        down=z(4),
+    ),
+    "coda_plus": Row(SOME | LOCAL | STAGES, FULL | PROXIMAL, drifts=True, up=z(1), down=Floats(2, 1)),
+    "codasca": Row(
+        SOME | LOCAL | STAGES | {"eta_g": 1.1},
+        FULL | PROXIMAL | {"eta_g": 1.1},
+        drifts=False,
+        up=z(2),
+        down=Floats(3, 2),
+    ),
+    "fedsgda_plus": Row(
+        SOME | LOCAL | STEPS | {"eta_g": 1.5, "gamma_g": 0.8, "snapshot_rounds": 3},
+        FULL | STEPS | {"eta_g": 1.5, "gamma_g": 0.8, "snapshot_rounds": 3, "clients_keep_snapshot": True},
+        drifts=True,
+        up=z(1),
+        down=Floats(2, 1),
+        down_in={0: z(1)},
+        rounds=300,
+    ),
+    "fedsgda_m": Row(
+        SOME | LOCAL | STEPS | MOMENTUM, FULL | STEPS | MOMENTUM, drifts=True, up=z(2), down=z(2), down_in={0: z(1)}
+    ),
+    "momentum_local_sgda": Row(
+        SOME | LOCAL | STEPS | {"beta_x": 0.3, "beta_y": 0.4},
+        FULL | STEPS | {"beta_x": 0.9, "beta_y": 0.8},
+        drifts=True,
+        up=z(2),
+        down=z(2),
+        down_in={0: z(1)},
+    ),
+    "sagda": Row(SOME | LOCAL | STEPS | {"gamma_g": 0.9}, FULL | STEPS, drifts=False, up=z(2), down=z(2)),
+    "fednest": Row(
+        SOME | LOCAL | STEPS | {"inner": 2},
+        LOCAL | STEPS | {"inner": 2},
+        drifts=False,
+        up=Floats(2, 4),
+        down=Floats(2, 5),
+    ),
+    "fedgda_gt": Row(SOME | {"K": 4, "eta": 0.05}, {"K": 4, "eta": 0.05}, drifts=False, up=z(2), down=z(2)),
 }
 
 assert TABLE.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"

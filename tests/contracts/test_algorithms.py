@@ -44,15 +44,14 @@ def test_heterogeneous_clients_converge_to_the_saddle_unless_the_method_drifts(n
 @pytest.mark.parametrize("name", NAMES)
 def test_traffic_is_the_published_number_of_floats(name: str, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings(name))
-    row, D, S = TABLE[name], 4 + 3, 4
+    row, measure = TABLE[name], (4, 4, 3, 8)
     playing = server(made, tmp_path)
     for t in (0, 1, 2):
         before = playing.ledger.bytes_up, playing.ledger.bytes_down
         playing.play(t)
         up, down = playing.ledger.bytes_up - before[0], playing.ledger.bytes_down - before[1]
-        assert up == row.up * S * D * 8
-        expected_down = 3 if (name == "cd_mage_plus" and t == 0) else row.down  # nothing precedes z_0
-        assert down == expected_down * S * D * 8
+        assert up == row.up.bytes(*measure)
+        assert down == row.down_in.get(t, row.down).bytes(*measure)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,9 +102,9 @@ def test_float32_agrees_with_float64(name: str, base: dict, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
     cls = ALGORITHMS.entries[name]
-    made = ALGORITHMS.build(name, TABLE[name].settings)
+    made = ALGORITHMS.build(name, TABLE[name].settings, clients=8, seed=0)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.S = 3
+        made.K = 3
     page = inspect.getmodule(cls).__doc__ or ""
     assert re.search(r"\b(19|20)\d\d\b", page), "a year"
     assert re.search(r"Algorithms? \d|section \d", page), "the algorithm's number or section"
@@ -117,6 +116,6 @@ def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phases_are_plain_values(name: str) -> None:
-    made = ALGORITHMS.build(name, TABLE[name].settings)
+    made = ALGORITHMS.build(name, TABLE[name].settings, clients=8, seed=0)
     assert made.phases(3) == made.phases(3)
     assert all(hash(phase) == hash(twin) for phase, twin in zip(made.phases(3), made.phases(3), strict=True))

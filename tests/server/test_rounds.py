@@ -137,7 +137,7 @@ class Growing(Update):
     def finish(self, sent: Any, carry: Any) -> Reply[Any]:
         return Reply(carry)
 
-    def absorb(self, state: Any, mean: Any) -> Any:
+    def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
         return mean[0]
 
 

@@ -1,0 +1,245 @@
+"""CODA+ and CODASCA: stages of proximal local descent-ascent, the latter with control variates on both blocks.
+
+Z. Yuan, Z. Guo, Y. Xu, Y. Ying, T. Yang, "Federated deep AUC maximization for heterogeneous data with a constant
+communication complexity", ICML 2021, https://arxiv.org/abs/2102.04635, Algorithms 1 and 2 (CODA+) and 3 and 4
+(CODASCA), for S of N clients as in J. Xie et al., "Efficient cross-device federated learning algorithms for minimax
+problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5 and appendix B.1.
+
+| symbol | name | meaning | default's source |
+|---|---|---|---|
+| N, S | clients, S | all clients, clients per round | Xie et al.: 10 (CODA+) and 5 (CODASCA), equal upload |
+| K, B | K, batch | local steps, rows of a minibatch | Xie et al., section 5.1 |
+| eta_l | eta | step size of both blocks in the first stage | tuned per task, Xie et al., tables 1-3 |
+| theta | theta | weight of the proximal term in x | tuned: 0, 0.1, 10; 0.002 in the authors' code |
+| K_0 | stage_steps | local steps of a stage | 2000 or 4000, Xie et al., B.1 |
+| | decay | what the step size is divided by after a stage | 3: the papers' code |
+| eta_g | eta_g | the server's step (CODASCA) | 0.99, 1, 1.1, Xie et al., B.1 |
+| c_i, c | | control variates of a client and of the server | 0 at first, kept from stage to stage |
+
+The centre of a stage is the last average of the stage before, as Xie et al. have it, not the average over its iterates.
+Xie et al. do not mention the division by 3, and their code leaves the control variate out of the dual steps
+(dual_control). c_i is the mean of the K stochastic gradients. A round of CODA+ uploads S|z| and downloads S|z| floats,
+one of CODASCA 2S|z| each; where theta > 0, S|x| more are downloaded.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, NamedTuple
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+
+from raysim.algorithms.stages import StageSteps, check_stages, stage_of
+from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.point import Point
+from raysim.problems.problem import Problem
+from raysim.registry import STRICT
+
+Decay = Annotated[float, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class State:
+    """z_t, the proximal centre and the stage that it is of; c is CODASCA's."""
+
+    z: Point
+    centre: Tensor
+    stage: int = 0
+    c: Point | None = None
+
+    def at(self, stage: int) -> "State":
+        """With the centre of `stage`: a new one begins where the one before has come."""
+        return self if stage == self.stage else replace(self, centre=self.z.x, stage=stage)
+
+
+class Sent(NamedTuple):
+    """z_t, the centre where there is a proximal term, and CODASCA's c."""
+
+    z: Point
+    centre: Tensor | None
+    c: Point | None = None
+
+
+def proximal(g: Point, z: Point, sent: Sent, theta: float) -> Point:
+    """The gradient with that of the proximal term in x."""
+    return g if sent.centre is None else Point(g.x + theta * (z.x - sent.centre), g.y)
+
+
+@dataclass(frozen=True)
+class Update(Phase[State, Sent, Point, Point]):
+    """CODA+: K proximal local steps; the server averages the last iterates."""
+
+    S: int
+    K: int
+    batch: int
+    eta: float
+    theta: float
+    stage: int
+
+    name = "update"
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K, self.batch)
+
+    def sends(self, state: State) -> Sent:
+        return Sent(state.z, state.at(self.stage).centre if self.theta else None)
+
+    def start(self, sent: Sent, memory: None) -> Point:
+        return sent.z
+
+    def step(self, problem: Problem, sent: Sent, z: Point, batch: Batch) -> Point:
+        d = proximal(problem.gradient(z, batch), z, sent, self.theta)
+        return z.descent_ascent(d, self.eta, self.eta)
+
+    def finish(self, sent: Sent, z: Point) -> Reply[Point]:
+        return Reply(z)
+
+    def absorb(self, state: State, mean: Point, accepted: int) -> State:
+        return replace(state.at(self.stage), z=mean)
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CODAPlus(Algorithm[State]):
+    """CODA+: proximal local steps in stages of falling step size (Yuan et al. 2021, Alg. 1-2; Xie et al. 2021, 5).
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S: clients per round; all of them if none is given.
+        K: local steps.
+        batch: rows of a minibatch.
+        eta: step size of both blocks in the first stage.
+        theta: weight of the proximal term in x; 0 leaves it out.
+        stage_steps: local steps of a stage, the whole rounds of which are played; a list of lengths has one more stage
+            after it, without end.
+        decay: what the step size is divided by after a stage.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    theta: NonNegativeFloat = 0.0
+    stage_steps: StageSteps = 2000
+    decay: Decay = 3.0
+
+    def __post_init__(self) -> None:
+        check_stages(self.stage_steps, self.K)
+
+    def init(self, z: Point) -> State:
+        return State(z, z.x)
+
+    def phases(self, t: int) -> tuple[Update]:
+        stage = stage_of(t, self.stage_steps, self.K)
+        eta = self.eta / self.decay**stage
+        return (Update(self.S or self.clients, self.K, self.batch, eta, self.theta, stage),)
+
+    def point(self, state: State) -> Point:
+        return state.z
+
+
+class Controlled(NamedTuple):
+    """A client's point, the sum of its gradients, and its control variate c_i."""
+
+    z: Point
+    sum: Point
+    c_i: Point
+
+
+class Changed(NamedTuple):
+    """What CODASCA's clients upload: the last point and the change of c_i."""
+
+    z: Point
+    dc: Point
+
+
+@dataclass(frozen=True)
+class ControlledUpdate(Phase[State, Sent, Controlled, Changed]):
+    """CODASCA: K proximal local steps corrected by c - c_i; the server steps towards the mean and updates c."""
+
+    S: int
+    K: int
+    batch: int
+    eta: float
+    theta: float
+    stage: int
+    clients: int
+    eta_g: float
+    dual_control: bool
+
+    name = "update"
+    remembers: ClassVar[bool] = True
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K, self.batch)
+
+    def sends(self, state: State) -> Sent:
+        return Sent(state.z, state.at(self.stage).centre if self.theta else None, state.c)
+
+    def start(self, sent: Sent, memory: Point | None) -> Controlled:
+        return Controlled(sent.z, sent.z.zeros_like(), sent.z.zeros_like() if memory is None else memory)
+
+    def step(self, problem: Problem, sent: Sent, carry: Controlled, batch: Batch) -> Controlled:
+        z, total, c_i = carry
+        assert sent.c is not None
+        g = problem.gradient(z, batch)
+        d = g - c_i + sent.c
+        d = proximal(d if self.dual_control else Point(d.x, g.y), z, sent, self.theta)
+        return Controlled(z.descent_ascent(d, self.eta, self.eta), total + g, c_i)
+
+    def finish(self, sent: Sent, carry: Controlled) -> Reply[Changed]:
+        c_new = (1 / self.K) * carry.sum
+        return Reply(Changed(carry.z, c_new - carry.c_i), c_new)
+
+    def absorb(self, state: State, mean: Changed, accepted: int) -> State:
+        assert state.c is not None
+        z = state.z.towards(mean.z, self.eta_g, self.eta_g)
+        return replace(state.at(self.stage), z=z, c=state.c + (accepted / self.clients) * mean.dc)
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CODASCA(Algorithm[State]):
+    """CODASCA: CODA+ with control variates and a server step (Yuan et al. 2021, Alg. 3-4; Xie et al. 2021, 5).
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
+        eta_g: the server's step towards the mean of the clients' points, in both blocks.
+        dual_control: whether dual steps are corrected too; the code of Xie et al. does not.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    theta: NonNegativeFloat = 0.0
+    stage_steps: StageSteps = 2000
+    decay: Decay = 3.0
+    eta_g: PositiveFloat = 1.0
+    dual_control: bool = True
+
+    def __post_init__(self) -> None:
+        check_stages(self.stage_steps, self.K)
+
+    def init(self, z: Point) -> State:
+        return State(z, z.x, c=z.zeros_like())
+
+    def phases(self, t: int) -> tuple[ControlledUpdate]:
+        stage = stage_of(t, self.stage_steps, self.K)
+        eta = self.eta / self.decay**stage
+        local = (self.S or self.clients, self.K, self.batch, eta, self.theta, stage)
+        return (ControlledUpdate(*local, self.clients, self.eta_g, self.dual_control),)
+
+    def point(self, state: State) -> Point:
+        return state.z

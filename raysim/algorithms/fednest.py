@@ -1,0 +1,153 @@
+"""FedNest for saddle points: rounds on y nested in each round on x, all with corrected local steps.
+
+D. A. Tarzanagh, M. Li, C. Thrampoulidis, S. Oymak, "FedNest: federated bilevel, minimax, and compositional
+optimization", ICML 2022, https://arxiv.org/abs/2205.02215 (FedNest, FedInn, FedOut in the minimax case, which needs no
+inverse Hessian); discussed by Wu et al. 2023, section 2.
+
+| symbol | name | meaning | default's source |
+|---|---|---|---|
+| m | S | clients per round, the same in all its phases | all in the paper |
+| T | inner | rounds on y for each on x | 1 |
+| tau | K | local steps of each of them | |
+| B | batch | rows of a minibatch | |
+| alpha, beta | eta, gamma | primal and dual step size | |
+
+Each of them collects exact local gradients of its block and takes local steps corrected by their mean: CD-MAGE on one
+block at a time. A round has 2 inner + 2 phases, uploads S (2 inner |y| + 2|x|) and downloads
+S (2|x| + (2 inner + 1)|y|) floats, since the same clients keep what did not change.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+
+from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Phase, Reply, Same, Uniform, WholeShard
+from raysim.point import Point
+from raysim.problems.problem import Problem
+from raysim.registry import STRICT
+
+Block = Literal["x", "y"]
+
+
+class State(NamedTuple):
+    """z_t, and the mean gradient of the block whose turn it is (None before the first)."""
+
+    z: Point
+    g: Tensor | None = None
+
+
+def of(z: Point, block: Block) -> Tensor:
+    """One block of the point."""
+    return z.x if block == "x" else z.y
+
+
+@dataclass(frozen=True)
+class Collect(Phase[State, Point, Tensor, Tensor]):
+    """Exact local gradients of one block, averaged."""
+
+    name: str
+    S: int | None
+    block: Block
+
+    @property
+    def cohort(self) -> Cohort:
+        return Same() if self.S is None else Uniform(self.S)
+
+    @property
+    def work(self) -> WholeShard:
+        return WholeShard()
+
+    def sends(self, state: State) -> Point:
+        return state.z
+
+    def start(self, sent: Point, memory: None) -> Tensor:
+        return of(sent.zeros_like(), self.block)
+
+    def step(self, problem: Problem, sent: Point, g: Tensor, batch: Batch) -> Tensor:
+        return g + of(problem.gradient(sent, batch), self.block)
+
+    def finish(self, sent: Point, g: Tensor) -> Reply[Tensor]:
+        return Reply(g)
+
+    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
+        return state._replace(g=mean)
+
+
+@dataclass(frozen=True)
+class Update(Phase[State, State, Tensor, Tensor]):
+    """K corrected local steps of one block; the server averages the last iterates."""
+
+    name: str
+    block: Block
+    K: int
+    batch: int
+    step_size: float
+
+    @property
+    def cohort(self) -> Same:
+        return Same()
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K, self.batch)
+
+    @property
+    def evaluations(self) -> float:
+        return 2 - 2 / self.K  # at k = 0 both gradients coincide, and a device needs neither
+
+    def sends(self, state: State) -> State:
+        return state
+
+    def start(self, sent: State, memory: None) -> Tensor:
+        return of(sent.z, self.block)
+
+    def step(self, problem: Problem, sent: State, v: Tensor, batch: Batch) -> Tensor:
+        assert sent.g is not None
+        here = replace(sent.z, **{self.block: v})
+        d = of(problem.gradient(here, batch), self.block) - of(problem.gradient(sent.z, batch), self.block) + sent.g
+        return v - self.step_size * d if self.block == "x" else v + self.step_size * d
+
+    def finish(self, sent: State, v: Tensor) -> Reply[Tensor]:
+        return Reply(v)
+
+    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
+        return state._replace(z=replace(state.z, **{self.block: mean}))
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class FedNest(Algorithm[State]):
+    """FedNest: corrected local steps on y, several rounds of them, then on x (Tarzanagh et al. 2022).
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S: clients per round; all of them if none is given.
+        inner: rounds on y for each on x.
+        K: local steps of each.
+        batch: rows of a minibatch.
+        eta, gamma: primal and dual step size.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    inner: PositiveInt = 1
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    gamma: PositiveFloat
+
+    def init(self, z: Point) -> State:
+        return State(z)
+
+    def phases(self, t: int) -> tuple[Collect | Update, ...]:
+        phases: list[Collect | Update] = []
+        for i in range(self.inner):
+            first = (self.S or self.clients) if i == 0 else None
+            phases.append(Collect(f"collect y{i}", first, "y"))
+            phases.append(Update(f"update y{i}", "y", self.K, self.batch, self.gamma))
+        return (*phases, Collect("collect x", None, "x"), Update("update x", "x", self.K, self.batch, self.eta))
+
+    def point(self, state: State) -> Point:
+        return state.z

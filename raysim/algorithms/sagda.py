@@ -1,0 +1,174 @@
+"""SAGDA: local descent-ascent with sampled gradients as control variates, and server steps.
+
+H. Yang, Z. Liu, X. Zhang, J. Liu, "SAGDA: achieving O(eps^-2) communication complexity in federated min-max learning",
+NeurIPS 2022, https://arxiv.org/abs/2210.00611, Algorithm 1; a baseline of Wu et al. 2023 (FedSGDA-M), section 4.
+
+| symbol | name | meaning | default's source |
+|---|---|---|---|
+| m | S | clients per round, the same in both phases | all in Wu et al. |
+| K, B | K, batch | local steps, rows of a minibatch | |
+| | collect_batch | rows of the gradient that is sent | one minibatch |
+| eta_x,l, eta_y,l | eta, gamma | local primal and dual step size | |
+| eta_x,g, eta_y,g | eta_g, gamma_g | the server's primal and dual step | 0.9, 1, 1.5, 2 in Wu et al. |
+
+A client subtracts the gradient c_i that it has sent; with `reeval` it subtracts its gradient at z_t on each minibatch
+anew, which with whole shards in the first phase is CD-MAGE. A round uploads and downloads 2S|z| floats.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as record
+
+from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Same, Uniform
+from raysim.point import Point
+from raysim.problems.problem import Problem
+from raysim.registry import STRICT
+
+
+class State(NamedTuple):
+    """z_t, the mean c of the sampled gradients (None before the first), and how many rounds were completed."""
+
+    z: Point
+    c: Point | None = None
+    rounds: int = 0
+
+
+class Query(NamedTuple):
+    """What the first phase sends."""
+
+    z: Point
+    rounds: int
+
+
+Memory = tuple[int, Point]  # the round a client's gradient c_i was sent in, and c_i
+
+
+@dataclass(frozen=True)
+class Collect(Phase[State, Query, Point, Point]):
+    """A gradient of each client on one minibatch, averaged into c; the clients keep theirs."""
+
+    S: int
+    batch: int
+
+    name = "collect"
+    remembers: ClassVar[bool] = True
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(1, self.batch)
+
+    def sends(self, state: State) -> Query:
+        return Query(state.z, state.rounds)
+
+    def start(self, sent: Query, memory: Memory | None) -> Point:
+        return sent.z.zeros_like()
+
+    def step(self, problem: Problem, sent: Query, g: Point, batch: Batch) -> Point:
+        return problem.gradient(sent.z, batch)
+
+    def finish(self, sent: Query, g: Point) -> Reply[Point]:
+        return Reply(g, (sent.rounds, g))
+
+    def absorb(self, state: State, mean: Point, accepted: int) -> State:
+        return state._replace(c=mean)
+
+
+class Carry(NamedTuple):
+    """The local point, and c_i."""
+
+    z: Point
+    c_i: Point
+
+
+@dataclass(frozen=True)
+class Update(Phase[State, State, Carry, Point]):
+    """K local steps corrected by c - c_i; the server steps towards the mean of the last iterates.
+
+    A client without a c_i of this round, which a device's failure can bring about, takes plain steps.
+    """
+
+    K: int
+    batch: int
+    eta: float
+    gamma: float
+    eta_g: float
+    gamma_g: float
+    reeval: bool
+
+    name = "update"
+    remembers: ClassVar[bool] = True
+
+    @property
+    def cohort(self) -> Same:
+        return Same()
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K, self.batch)
+
+    @property
+    def evaluations(self) -> float:
+        return 2 - 1 / self.K if self.reeval else 1.0  # at k = 0 both points coincide
+
+    def sends(self, state: State) -> State:
+        return state
+
+    def start(self, sent: State, memory: Memory | None) -> Carry:
+        assert sent.c is not None
+        own = memory is not None and memory[0] == sent.rounds
+        return Carry(sent.z, memory[1] if memory is not None and own else sent.c)
+
+    def step(self, problem: Problem, sent: State, carry: Carry, batch: Batch) -> Carry:
+        z, c_i = carry
+        assert sent.c is not None
+        d = problem.gradient(z, batch) - (problem.gradient(sent.z, batch) if self.reeval else c_i) + sent.c
+        return Carry(z.descent_ascent(d, self.eta, self.gamma), c_i)
+
+    def finish(self, sent: State, carry: Carry) -> Reply[Point]:
+        return Reply(carry.z)  # and forgets c_i
+
+    def absorb(self, state: State, mean: Point, accepted: int) -> State:
+        return State(state.z.towards(mean, self.eta_g, self.gamma_g), state.c, state.rounds + 1)
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class SAGDA(Algorithm[State]):
+    """SAGDA: sampled gradients correct the local steps of the same clients (Yang et al. 2022, Alg. 1).
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S: clients per round; all of them if none is given.
+        K: local steps.
+        batch: rows of a minibatch.
+        eta, gamma: local primal and dual step size.
+        eta_g, gamma_g: the server's steps towards the mean of the clients' points.
+        collect_batch: rows of the gradient of the first phase; `batch` if none is given.
+        reeval: subtract the gradient at z_t on each minibatch instead of the one that was sent.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    gamma: PositiveFloat
+    eta_g: PositiveFloat = 1.0
+    gamma_g: PositiveFloat = 1.0
+    collect_batch: PositiveInt | None = None
+    reeval: bool = False
+
+    def init(self, z: Point) -> State:
+        return State(z)
+
+    def phases(self, t: int) -> tuple[Collect, Update]:
+        update = Update(self.K, self.batch, self.eta, self.gamma, self.eta_g, self.gamma_g, self.reeval)
+        return Collect(self.S or self.clients, self.collect_batch or self.batch), update
+
+    def point(self, state: State) -> Point:
+        return state.z
