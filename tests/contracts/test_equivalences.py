@@ -12,10 +12,17 @@ from raysim.algorithms.cd_mage import State
 from raysim.data import unpack_quadratic
 from raysim.phase import Batch, Block, Order
 from raysim.point import Point
-from tests.contracts.table import STEPS, settings
+from tests.contracts.table import LOCAL, STEPS, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
-BASES = pytest.mark.parametrize("base", [QUADRATIC, DIGITS], ids=["quadratic", "auc"])
+QUADRATICS = [QUADRATIC | {"clients": {"engine": engine}} for engine in ("loop", "vectorized")]
+AUCS = [DIGITS | {"clients": {"engine": engine}} for engine in ("loop", "vectorized")]
+ENGINES = ["one by one", "together"]
+BASES = pytest.mark.parametrize(
+    "base", QUADRATICS + AUCS, ids=[f"{problem}, {how}" for problem in ("quadratic", "auc") for how in ENGINES]
+)
+RULERS = pytest.mark.parametrize("base", QUADRATICS, ids=ENGINES)
+ONE_STEP_SIZE = {"eta": 0.05, "gamma": 0.05}
 
 
 def same(a: list[Point], b: list[Point], tolerance: float = 1e-13) -> None:
@@ -40,7 +47,7 @@ def test_cd_mage_plus_without_memory_and_decay_is_cd_mage(base: dict, tmp_path: 
 @BASES
 def test_cd_ma_with_all_clients_is_local_sgda(base: dict, tmp_path: Path) -> None:
     """Against Local SGDA written out: every client steps K times, then all are averaged."""
-    n = 8 if base is QUADRATIC else 20
+    n = 8 if base["data"]["name"] == "quadratic" else 20
     made = experiment(base, settings("cd_ma", S=n))
     z = made.problem.init(0).to(torch.float64)
     expected = [z]
@@ -79,16 +86,116 @@ def test_the_first_local_step_is_along_the_global_estimate_whatever_the_minibatc
         partial, _ = InProcessFleet(made.engine()).run(order, [block], {})
         reached = partial.mean(torch.float64)
         expected = z.descent_ascent(u, update.eta, update.gamma)
-        assert torch.equal(reached.x, expected.x)
-        assert torch.equal(reached.y, expected.y)
+        torch.testing.assert_close(reached.x, expected.x, rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(reached.y, expected.y, rtol=1e-13, atol=1e-14)
 
 
-def test_with_identical_clients_and_full_batches_cd_mage_is_cd_ma(tmp_path: Path) -> None:
+@RULERS
+def test_with_identical_clients_and_full_batches_cd_mage_is_cd_ma(base: dict, tmp_path: Path) -> None:
     alike = {"identical": True}
     full = {"S": 8, "batch": 6}
-    mage = experiment(QUADRATIC, settings("cd_mage", **full), data=alike)
-    plain = experiment(QUADRATIC, settings("cd_ma", **full), data=alike)
+    mage = experiment(base, settings("cd_mage", **full), data=alike)
+    plain = experiment(base, settings("cd_ma", **full), data=alike)
     same(trajectory(mage, tmp_path, 3), trajectory(plain, tmp_path, 3), 1e-12)
+
+
+@BASES
+def test_local_sgda_is_cd_ma_and_takes_all_clients_unless_told_how_many(base: dict, tmp_path: Path) -> None:
+    n = 8 if base["data"]["name"] == "quadratic" else 20
+    for given, S in (({}, n), ({"S": 4}, 4)):
+        local = experiment(base, {"name": "local_sgda", **LOCAL, **STEPS, **given})
+        same(trajectory(local, tmp_path, 3), trajectory(experiment(base, settings("cd_ma", S=S)), tmp_path, 3), 0)
+
+
+@BASES
+def test_fedsgda_plus_without_server_steps_is_local_sgda_plus(base: dict, tmp_path: Path) -> None:
+    local = experiment(base, settings("local_sgda_plus", snapshot_steps=12))
+    server_side = {"eta_g": 1, "gamma_g": 1, "snapshot_rounds": 3}
+    same(
+        trajectory(local, tmp_path, 5),
+        trajectory(experiment(base, settings("fedsgda_plus", **server_side)), tmp_path, 5),
+        tolerance=0,
+    )
+
+
+@BASES
+def test_local_sgda_plus_whose_snapshot_is_always_the_present_x_is_local_sgda(base: dict, tmp_path: Path) -> None:
+    plus = experiment(base, settings("local_sgda_plus", K=1, snapshot_steps=1))
+    same(trajectory(plus, tmp_path, 4), trajectory(experiment(base, settings("local_sgda", K=1)), tmp_path, 4))
+
+
+@BASES
+def test_clients_that_keep_the_snapshot_compute_what_those_do_that_are_sent_it(base: dict, tmp_path: Path) -> None:
+    def of(**changed: object) -> list[Point]:
+        algorithm = settings("fedsgda_plus", **changed)
+        del algorithm["S"]
+        return trajectory(experiment(base, algorithm), tmp_path, 5)
+
+    same(of(clients_keep_snapshot=True), of())
+
+
+@BASES
+def test_fedsgda_m_without_memory_is_local_sgda(base: dict, tmp_path: Path) -> None:
+    forgetful = experiment(base, settings("fedsgda_m", alpha=1, beta=1, first_batch=2))
+    same(trajectory(forgetful, tmp_path, 4), trajectory(experiment(base, settings("local_sgda")), tmp_path, 4))
+
+
+@RULERS
+def test_momentum_local_sgda_of_one_client_without_memory_is_local_sgda(base: dict, tmp_path: Path) -> None:
+    one = {"data": {"clients": 1}}
+    forgetful = experiment(base, settings("momentum_local_sgda", "everyone", beta_x=1, beta_y=1), **one)
+    same(
+        trajectory(forgetful, tmp_path, 3),
+        trajectory(experiment(base, settings("local_sgda", "everyone"), **one), tmp_path, 3),
+        1e-12,
+    )
+
+
+@BASES
+def test_coda_plus_without_stages_is_cd_ma(base: dict, tmp_path: Path) -> None:
+    plain = experiment(base, settings("cd_ma", **ONE_STEP_SIZE))
+    for without in ({"theta": 0, "decay": 1}, {"theta": 0, "stage_steps": 400}):
+        coda = experiment(base, settings("coda_plus", **without))
+        same(trajectory(coda, tmp_path, 4), trajectory(plain, tmp_path, 4), 0)
+
+
+@RULERS
+def test_codasca_of_identical_clients_on_full_batches_is_coda_plus(base: dict, tmp_path: Path) -> None:
+    """With everything on: the proximal term, three stages and falling steps."""
+    alike = {"data": {"identical": True}}
+    stages = {"batch": 6, "theta": 0.3, "stage_steps": [8, 4], "decay": 3}
+    codasca = experiment(base, settings("codasca", "everyone", eta_g=1, **stages), **alike)
+    plain = experiment(base, settings("coda_plus", "everyone", **stages), **alike)
+    same(trajectory(codasca, tmp_path, 6), trajectory(plain, tmp_path, 6), 1e-12)
+
+
+@BASES
+def test_catalyst_scaffold_s_with_equal_rounds_and_no_proximal_term_is_cd_mage(base: dict, tmp_path: Path) -> None:
+    catalyst = experiment(base, settings("catalyst_scaffold_s", theta=0, random_steps=False))
+    mage = experiment(base, settings("cd_mage", **ONE_STEP_SIZE))
+    same(trajectory(catalyst, tmp_path, 5), trajectory(mage, tmp_path, 5), 0)
+
+
+@RULERS
+def test_sagda_of_identical_clients_on_full_batches_is_local_sgda(base: dict, tmp_path: Path) -> None:
+    alike = {"data": {"identical": True}}
+    sagda = experiment(base, settings("sagda", "everyone"), **alike)
+    plain = experiment(base, settings("local_sgda", "everyone"), **alike)
+    same(trajectory(sagda, tmp_path, 4), trajectory(plain, tmp_path, 4), 1e-12)
+
+
+@BASES
+def test_sagda_that_evaluates_anew_after_whole_shards_is_cd_mage(base: dict, tmp_path: Path) -> None:
+    sagda = experiment(base, settings("sagda", reeval=True, collect_batch=1000, gamma_g=1))
+    mage = experiment(base, settings("cd_mage", same_clients=True))
+    same(trajectory(sagda, tmp_path, 4), trajectory(mage, tmp_path, 4), 1e-12)
+
+
+@RULERS
+def test_fedgda_gt_is_cd_mage_on_full_batches(base: dict, tmp_path: Path) -> None:
+    tracking = experiment(base, settings("fedgda_gt"))
+    mage = experiment(base, settings("cd_mage", batch=6, same_clients=True))
+    same(trajectory(tracking, tmp_path, 4), trajectory(mage, tmp_path, 4), 1e-12)
 
 
 def test_cd_ma_stalls_where_the_mean_of_its_clients_affine_maps_does(tmp_path: Path) -> None:
