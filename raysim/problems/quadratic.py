@@ -4,10 +4,15 @@ A row of the data set `quadratic` (raysim.data) holds the coefficients (A, B, C,
 
     F(x, y; row) = 1/2 x'Ax + x'By - 1/2 y'Cy + a'x - c'y,
 
-so clients differ as their rows do. f = mean_i f_i has the saddle of the mean coefficients,
+so clients differ as their rows do. With the mean coefficients, f = mean_i f_i is stationary where
 
     [ A   B ] [x]   [-a]
-    [-B'  C ] [y] = [-c].
+    [-B'  C ] [y] = [-c],
+
+a saddle if A and C are positive definite. C^+ being the pseudo-inverse of C, which may be singular where the rows of B
+and c are orthogonal to its null space, Phi(x) = max_y f(x, y) has the gradient grad_x f + B C^+ grad_y f, at any y.
+
+Legend: X = D_x, Y = D_y.
 """
 
 from collections.abc import Mapping
@@ -31,7 +36,7 @@ from raysim.registry import STRICT
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class Quadratic(Problem):
-    """Strongly-convex-strongly-concave quadratic with a closed-form saddle, for the data set of the same name.
+    """Quadratic with a closed-form solution, strongly convex-concave or nonconvex-PL, for the data set of that name.
 
     Attributes:
         dim_x: D_x.
@@ -65,19 +70,34 @@ class Quadratic(Problem):
         return x @ A @ x / 2 + x @ B @ y - y @ C @ y / 2 + a @ x - c @ y
 
     def outputs(self, z: Point, inputs: Tensor) -> Tensor:
-        """(grad_x F, grad_y F) of each row, shape (B, D_x + D_y)."""
+        """(grad_x F, grad_y F, B, C) of each row, flattened, shape (rows, X + Y + X*Y + Y*Y)."""
         A, B, C, a, c = unpack_quadratic(inputs, self.dim_x, self.dim_y)
         gx = A @ z.x + B @ z.y + a
         gy = B.transpose(-1, -2) @ z.x - C @ z.y - c
-        return torch.cat((gx, gy), dim=-1)
+        return torch.cat((gx, gy, B.flatten(-2), C.flatten(-2)), dim=-1)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`gradient_norm`: norm of the mean gradient over the rows, 0 at the saddle of the pooled data."""
-        return {"gradient_norm": float(np.linalg.norm(outputs.mean(0)))}
+        """`gradient_norm` and `primal_gradient_norm`: of f, and of Phi; f is the mean over the rows."""
+        X, Y = self.dim_x, self.dim_y
+        gx, gy, B, C = np.split(outputs.mean(0), np.cumsum((X, Y, X * Y)))
+        primal = gx + B.reshape(X, Y) @ _inverse(C.reshape(Y, Y)) @ gy
+        return {
+            "gradient_norm": float(np.linalg.norm((*gx, *gy))),
+            "primal_gradient_norm": float(np.linalg.norm(primal)),
+        }
 
     def known(self, shards: Shards) -> Point:
-        """The saddle of the uniform mean over clients, float64."""
+        """The stationary point of the uniform mean over clients, float64; of several, the one nearest to `init`."""
         means = np.stack([shards.shard(i)[0].mean(0, dtype=np.float64) for i in range(shards.n_clients)])
         A, B, C, a, c = unpack_quadratic(means.mean(0), self.dim_x, self.dim_y)
-        z = np.linalg.solve(np.block([[A, B], [-B.T, C]]), np.concatenate((-a, -c)))
+        start = self.init(0)
+        z, matrix = np.concatenate((start.x, start.y), dtype=np.float64), np.block([[A, B], [-B.T, C]])
+        z += _inverse(matrix) @ (np.concatenate((-a, -c)) - matrix @ z)
         return Point(torch.from_numpy(z[: self.dim_x]), torch.from_numpy(z[self.dim_x :]))
+
+
+def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The pseudo-inverse of a mean of float32 matrices: what their rounding leaves of a 0 is taken for one."""
+    if not np.isfinite(matrix).all():
+        return np.full_like(matrix, np.nan)  # as sums and products do, where the decomposition would raise
+    return np.asarray(np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(np.float32).eps), dtype=np.float64)

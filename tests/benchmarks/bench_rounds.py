@@ -5,7 +5,9 @@
 Fashion-MNIST sorted by label into 500 shards of 120 rows, K = 12 local steps on 10 rows. Federated averaging on two
 models, for which pfl 0.6 and Flower 1.42 take part where the interpreters of their environments are given, and CD-MAGE
 for AUC. All programs play a round in turn, so that what else the machine does hits them alike. `x` is a program's time
-over raysim's with two actors. The final weights must agree.
+over raysim's with two actors, `peak` the multiplications and additions that gradients need, per second, as a share of
+what its cores reach in large matrix products. `loss` is the final point's on all rows, which must agree, and `apart`
+how far its weights are from the plain loop's, as a share of how far they have come.
 """
 
 import argparse
@@ -32,6 +34,8 @@ from clients.placement import ClientsConfig, Placement
 from clients.ray_fleet import RayFleet
 from cluster.config import load_config
 from cluster.experiment import Experiment
+from raysim.phase import Batch
+from raysim.point import Point
 from server.rounds import Server
 
 K, B, ETA = 12, 10, 0.05
@@ -173,8 +177,27 @@ def actors(made: Experiment, n: int) -> Iterator[RayFleet]:
             ray.kill(actor)
 
 
-def compare(folder: Path, model: str, S: int, two_phases: bool, rounds: int, pythons: dict[str, str]) -> None:
-    """Plays the rounds and prints a line per program."""
+def loss(made: Experiment, weights: NDArray[np.float32]) -> float:
+    """F on all rows of all clients, which have equally many."""
+    z = made.problem.init(0)
+    z = Point(*torch.from_numpy(weights.astype(np.float32)).split((len(z.x), len(z.y))))
+    rows = np.arange(len(made.shards.train))
+    share = torch.full((len(rows),), 1 / len(rows))
+    with torch.no_grad():
+        return float(made.problem.value(z, Batch(made.shards.inputs(rows), made.shards.labels(rows), share)))
+
+
+def gradients(made: Experiment) -> float:
+    """Of one row each, in a round."""
+    phases = made.algorithm.phases(1)
+    rows_C = made.planner.samples
+    return sum(p.evaluations * float(rows_C(p.work, made.planner.population[: p.cohort.S]).sum()) for p in phases)  # type: ignore[union-attr]
+
+
+def compare(
+    folder: Path, model: str, S: int, two_phases: bool, rounds: int, pythons: dict[str, str], peak: float
+) -> None:
+    """Plays the rounds and prints a line per program; `peak` is of one core, in GFLOP/s."""
     made = experiment(model, S, two_phases)
     task = folder / f"{model}-{S}-{two_phases}.npz"
     write_task(task, made, model, rounds)
@@ -201,10 +224,15 @@ def compare(folder: Path, model: str, S: int, two_phases: bool, rounds: int, pyt
     ours = medians["raysim, 2 actors"]
     reference = final["plain PyTorch loop"]
     moved = float(np.abs(reference[: len(made.problem.init(0).x)] - made.problem.init(0).x.numpy()).max())
+    gflop = gflop_per_row(model) * gradients(made)
+    work = "CD-MAGE, AUC" if two_phases else "FedAvg"
     for name, ms in medians.items():
         off = float(np.abs(final[name] - reference).max()) / moved
-        work = "CD-MAGE, AUC" if two_phases else "FedAvg"
-        _say(f"{work:<14}{model:<8}{S:>5}  {name:<22}{ms:>9.1f}{ms / ours:>7.1f}{memory[name] / 1e6:>9.0f}{off:>10.0e}")
+        share = gflop / (1e-3 * ms * peak * (2 if "2" in name else 1))
+        _say(
+            f"{work:<14}{model:<8}{S:>5}  {name:<22}{ms:>9.1f}{ms / ours:>7.1f}{share:>7.0%}{memory[name] / 1e6:>9.0f}"
+            f"{loss(made, final[name]):>11.6f}{off:>10.0e}"
+        )
 
 
 def peak_gflops() -> float:
@@ -256,15 +284,17 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _say(f"One thread multiplies large matrices at {peak_gflops():.0f} GFLOP/s.")
+        peak = peak_gflops()
+        _say(f"One thread multiplies large matrices at {peak:.0f} GFLOP/s.")
         for model in asked.models:
             _say(f"{model}: {1e3 * gflop_per_row(model):.2f} MFLOP per gradient and row.")
         overhead(folder)
-        _say(f"{'work':<14}{'model':<8}{'S':>5}  {'program':<22}{'ms':>9}{'x':>7}{'MB':>9}{'apart':>10}")
+        numbers = f"{'ms':>9}{'x':>7}{'peak':>7}{'MB':>9}{'loss':>11}{'apart':>10}"
+        _say(f"{'work':<14}{'model':<8}{'S':>5}  {'program':<22}{numbers}")
         for two_phases in (False, True):
             for model in asked.models:
                 for S in asked.sizes:
-                    compare(folder, model, S, two_phases, asked.rounds, pythons)
+                    compare(folder, model, S, two_phases, asked.rounds, pythons, peak)
     ray.shutdown()
 
 

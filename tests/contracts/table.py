@@ -63,7 +63,7 @@ TABLE = {
         down_in={0: z(3)},  # nothing precedes z_0
     ),
     "cd_ma": Row(SOME | LOCAL | STEPS, ALL | FULL | STEPS, drifts=True, up=z(1), down=z(1)),
-    "parallel_sgda": Row(SOME | STEPS, ALL | {"eta": 0.2, "gamma": 0.2}, drifts=False, up=z(1), down=z(1), rounds=300),
+    "parallel_sgda": Row(SOME | STEPS, ALL | {"eta": 0.2, "gamma": 0.2}, drifts=False, up=z(1), down=z(1), rounds=600),
     "extra_step_local_sgd": Row(
         SOME | LOCAL | {"eta": 0.05}, ALL | FULL | {"eta": 0.05}, drifts=True, up=z(1), down=z(1)
     ),
@@ -93,7 +93,7 @@ TABLE = {
     ),
     "fedsgda_plus": Row(
         SOME | LOCAL | STEPS | {"eta_g": 1.5, "gamma_g": 0.8, "snapshot_rounds": 3},
-        FULL | STEPS | {"eta_g": 1.5, "gamma_g": 0.8, "snapshot_rounds": 3, "clients_keep_snapshot": True},
+        FULL | STEPS | {"eta_g": 0.8, "gamma_g": 1.2, "snapshot_rounds": 2, "clients_keep_snapshot": True},
         drifts=True,
         up=z(1),
         down=Floats(2, 1),

@@ -31,17 +31,6 @@ def test_identical_clients_converge_to_the_known_saddle(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heterogeneous_clients_converge_to_the_saddle_unless_the_method_drifts(name: str, tmp_path: Path) -> None:
-    made = experiment(QUADRATIC, settings(name, "everyone"))
-    assert isinstance(made.problem, Quadratic)
-    points = trajectory(made, tmp_path, TABLE[name].rounds)
-    distance = (points[-1] - made.problem.known(made.shards)).norm()
-    moved = (points[-1] - points[-2]).norm()
-    assert moved < 1e-8, "it has settled"
-    assert (distance > 1e-2) if TABLE[name].drifts else (distance < 1e-7)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_traffic_is_the_published_number_of_floats(name: str, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings(name))
     row, measure = TABLE[name], (4, 4, 3, 8)

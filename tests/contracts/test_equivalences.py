@@ -9,7 +9,6 @@ import torch
 
 from clients.fleet import InProcessFleet
 from raysim.algorithms.cd_mage import State
-from raysim.data import unpack_quadratic
 from raysim.phase import Batch, Block, Order
 from raysim.point import Point
 from tests.contracts.table import LOCAL, STEPS, settings
@@ -196,25 +195,6 @@ def test_fedgda_gt_is_cd_mage_on_full_batches(base: dict, tmp_path: Path) -> Non
     tracking = experiment(base, settings("fedgda_gt"))
     mage = experiment(base, settings("cd_mage", batch=6, same_clients=True))
     same(trajectory(tracking, tmp_path, 4), trajectory(mage, tmp_path, 4), 1e-12)
-
-
-def test_cd_ma_stalls_where_the_mean_of_its_clients_affine_maps_does(tmp_path: Path) -> None:
-    """The bias of client drift in closed form: with full batches a client's K steps are z -> P_i z + q_i."""
-    made = experiment(QUADRATIC, settings("cd_ma", "everyone"))
-    eta, K = 0.05, 4
-    P, q = np.zeros((7, 7)), np.zeros(7)
-    for i in range(8):
-        row = torch.from_numpy(made.shards.shard(i)[0].mean(0, dtype=np.float64))
-        A, B, C, a, c = (v.numpy() for v in unpack_quadratic(row, 4, 3))
-        step = np.eye(7) - eta * np.block([[A, B], [-B.T, C]])
-        shift = -eta * np.concatenate([a, c])
-        Pi, qi = np.eye(7), np.zeros(7)
-        for _ in range(K):
-            Pi, qi = step @ Pi, step @ qi + shift
-        P, q = P + Pi / 8, q + qi / 8
-    predicted = np.linalg.solve(np.eye(7) - P, q)
-    z = trajectory(made, tmp_path, 150)[-1]
-    np.testing.assert_allclose(torch.cat((z.x, z.y)).numpy(), predicted, rtol=1e-8, atol=1e-8)
 
 
 def test_same_clients_option_repeats_the_cohort_and_the_default_does_not(tmp_path: Path) -> None:

@@ -340,6 +340,34 @@ def test_quadratic_is_strongly_convex_concave_whatever_the_spread(spread: float)
     assert (spread == 0) == bool((B[0] == B[-1]).all() and (A[0] == A[-1]).all() and (a[0] == a[-1]).all())
 
 
+def test_quadratic_of_lower_rank_has_one_subspace_of_y_for_all_clients() -> None:
+    settings = {"clients": 6, "rows": 2, "dim_x": 4, "dim_y": 5, "mu": 0.5, "noise": 1.0}
+    rows = Quadratic(**settings, rank_y=2).load(seed=0).train.features.astype(np.float64)
+    _, B, C, _, c = unpack_quadratic(rows, 4, 5)
+    np.testing.assert_array_equal(C, C.swapaxes(1, 2))
+    eigenvalues = np.linalg.eigvalsh(C)
+    np.testing.assert_allclose(eigenvalues[:, :3], 0, atol=1e-6)
+    assert eigenvalues[:, 3:].min() > 0.5 - 1e-6
+    assert eigenvalues.max() < 1.0 + 1e-6
+    null = np.linalg.eigh(C[0])[1][:, :3]
+    for name, part in {"B": B, "C": C, "c": c}.items():
+        assert np.abs(part @ null).max() < 1e-5, name
+    assert (C[0] != C[2]).any()
+    assert (c[0] != c[1]).any()
+    full = Quadratic(**settings).load(seed=0).train.features
+    np.testing.assert_array_equal(Quadratic(**settings, rank_y=5).load(seed=0).train.features, full)
+
+
+def test_quadratic_shift_moves_the_eigenvalues_of_every_A_and_nothing_else() -> None:
+    plain, shifted = (
+        unpack_quadratic(Quadratic(clients=4, shift=shift).load(seed=0).train.features, 4, 3) for shift in (0.0, 2.5)
+    )
+    np.testing.assert_allclose(np.linalg.eigvalsh(shifted[0]), np.linalg.eigvalsh(plain[0]) - 2.5, atol=1e-6)
+    assert np.linalg.eigvalsh(shifted[0]).max() < 0
+    for one, other in zip(plain[1:], shifted[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_quadratic_noise_keeps_the_clients_means() -> None:
     calm = Quadratic(clients=3, rows=50, noise=0.0).load(seed=0).train.features.reshape(3, 50, -1)
     noisy = Quadratic(clients=3, rows=50, noise=2.0).load(seed=0).train.features.reshape(3, 50, -1)
@@ -373,6 +401,9 @@ def test_unpack_quadratic_gives_views_of_arrays_and_works_under_vmap() -> None:
         ("parquet", {}, "data.train"),
         ("quadratic", {"clients": 3, "spread": -1.0}, "data.spread"),
         ("quadratic", {"clients": 3, "sprad": 1.0}, "data.sprad"),
+        ("quadratic", {"clients": 3, "dim_y": 4, "rank_y": 5}, "data.rank_y"),
+        ("quadratic", {"clients": 3, "rank_y": 0}, "data.rank_y"),
+        ("quadratic", {"clients": 3, "shift": -0.5}, "data.shift"),
     ],
 )
 def test_bad_settings_are_named(name: str, settings: dict, key: str) -> None:
