@@ -200,6 +200,18 @@ class ReLU:
 
 
 @dataclass(frozen=True)
+class Tanh:
+    """nn.Tanh. It leaves its input as it is: pooling finds its maxima by it."""
+
+    def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        y = a.tanh()
+        return y, y
+
+    def backward(self, w: Tensor, kept: Tensor, d: Tensor, inputs: bool) -> tuple[Tensor | None, list[Piece]]:
+        return torch.ops.aten.tanh_backward(d, kept), []
+
+
+@dataclass(frozen=True)
 class MaxPool:
     """nn.MaxPool2d whose windows touch but do not overlap: along the width, then along the height.
 
@@ -274,7 +286,7 @@ class Chain:
                 return None
             if isinstance(layer, Conv | MaxPool) and not images:
                 layers.append(Images())
-            images = isinstance(layer, Conv | MaxPool) or (images and isinstance(layer, ReLU))
+            images = isinstance(layer, Conv | MaxPool) or (images and isinstance(layer, ReLU | Tanh))
             layers.append(layer)
         learned = [layer for layer in layers if isinstance(layer, Linear | Conv)]
         shared = len({layer.weight for layer in learned}) < len(learned)
@@ -312,6 +324,8 @@ def _layer(layer: nn.Module, name: str, begins: dict[str, int], images: bool) ->
             return Flatten(images)
         case nn.ReLU():
             return ReLU()
+        case nn.Tanh():
+            return Tanh()
         case nn.Linear():
             return Linear(layer.out_features, layer.in_features, weight, bias)
         case nn.Conv2d() if _plain(layer):
@@ -345,10 +359,10 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _reordered(layers: list[Layer]) -> list[Layer]:
-    """With pooling before ReLU, which gives the same and has a fraction of the work."""
+    """With pooling before ReLU and tanh, which gives the same and has a fraction of the work."""
     layers = list(layers)
     for i in range(len(layers) - 1):
-        if isinstance(layers[i], ReLU) and isinstance(layers[i + 1], MaxPool):
+        if isinstance(layers[i], ReLU | Tanh) and isinstance(layers[i + 1], MaxPool):
             layers[i], layers[i + 1] = layers[i + 1], layers[i]
     return layers
 

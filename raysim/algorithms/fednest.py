@@ -44,6 +44,11 @@ def of(z: Point, block: Block) -> Tensor:
     return z.x if block == "x" else z.y
 
 
+def with_(z: Point, block: Block, v: Tensor) -> Point:
+    """The point with another block."""
+    return replace(z, x=v) if block == "x" else replace(z, y=v)
+
+
 @dataclass(frozen=True)
 class Collect(Phase[State, Point, Tensor, Tensor]):
     """Exact local gradients of one block, averaged."""
@@ -106,15 +111,16 @@ class Update(Phase[State, State, Tensor, Tensor]):
 
     def step(self, problem: Problem, sent: State, v: Tensor, batch: Batch) -> Tensor:
         assert sent.g is not None
-        here = replace(sent.z, **{self.block: v})
+        here = with_(sent.z, self.block, v)
         d = of(problem.gradient(here, batch), self.block) - of(problem.gradient(sent.z, batch), self.block) + sent.g
-        return v - self.step_size * d if self.block == "x" else v + self.step_size * d
+        step = with_(here.zeros_like(), self.block, d)
+        return of(here.descent_ascent(step, self.step_size, self.step_size), self.block)
 
     def finish(self, sent: State, v: Tensor) -> Reply[Tensor]:
         return Reply(v)
 
     def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
-        return state._replace(z=replace(state.z, **{self.block: mean}))
+        return state._replace(z=with_(state.z, self.block, mean))
 
 
 @record(frozen=True, kw_only=True, config=STRICT)

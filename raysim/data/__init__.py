@@ -1,7 +1,7 @@
 """Data sets, how they are dealt to clients, and the mapped files that hold the result."""
 
 from raysim.data.files import LibSVM, Parquet
-from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew
+from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew, Stride
 from raysim.data.quadratic import Quadratic, unpack_quadratic
 from raysim.data.shards import Part, Shards, Split, build
 from raysim.data.standard import CIFAR10, MNIST, Digits, FashionMNIST
@@ -27,6 +27,7 @@ PARTITIONERS = Registry(
     {
         "by_label": ByLabel,
         "iid": IID,
+        "stride": Stride,
         "classes_per_client": ClassesPerClient,
         "dirichlet": Dirichlet,
         "quantity_skew": QuantitySkew,
@@ -57,6 +58,7 @@ __all__ = [
     "Source",
     "Split",
     "Splits",
+    "Stride",
     "Table",
     "build",
     "unpack_quadratic",

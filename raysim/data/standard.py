@@ -10,21 +10,47 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from raysim.data.table import Source, Splits, Table, stamps
-from raysim.errors import DataError
+from raysim.errors import ConfigError, DataError
 from raysim.registry import STRICT
 
 ROOT_VARIABLE = "RAYSIM_DATA_ROOT"
 PIXELS = {"mul": 2 / 255, "add": -1.0}  # uint8 pixels to [-1, 1]
+CLASSES = 10
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Digits(Source):
+class Thinned(Source):
+    """A set of 10 classes of which some may be thinned, for imbalance.
+
+    Attributes:
+        thin: classes that lose training rows.
+        thin_keep: the share of their rows that stays, drawn by the seed.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+
+    thin: tuple[int, ...] = ()
+    thin_keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def __post_init__(self) -> None:
+        for c in self.thin:
+            if not 0 <= c < CLASSES:
+                raise ConfigError("data.thin", f"class {c} is not in the data, which has 0 to {CLASSES - 1}")
+
+    def _thinned(self, train: Table, seed: int) -> Table:
+        return train.thinned(self.thin, self.thin_keep, seed) if self.thin else train
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Digits(Thinned):
     """Handwritten digits of scikit-learn: 1,797 grey images 8x8, 10 classes, no download.
 
     Rows are (1, 8, 8) uint8 with values 0..16; inputs are scaled to [-1, 1].
 
     Attributes:
         test_fraction: the share of rows drawn, by the seed, for the test.
+        thin, thin_keep: classes that lose training rows, and the share that stays.
     """
 
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -35,7 +61,7 @@ class Digits(Source):
         digits = load_digits()
         table = Table(digits.images[:, None].astype(np.uint8), digits.target.astype(np.int64))
         train, test = table.split(self.test_fraction, seed)
-        return Splits(train, test, classes=10, mul=2 / 16, add=-1.0)
+        return Splits(self._thinned(train, seed), test, classes=CLASSES, mul=2 / 16, add=-1.0)
 
     def fingerprint(self) -> str:
         import sklearn
@@ -44,19 +70,20 @@ class Digits(Source):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Torchvision(Source):
+class Torchvision(Thinned):
     """A data set that torchvision reads, or downloads, in its own layout of folders.
 
     Attributes:
         root: the folder torchvision calls root; None stands for $RAYSIM_DATA_ROOT, or ``data`` where that is not set.
         download: whether torchvision may fetch what is missing.
+        thin, thin_keep: classes that lose training rows, and the share that stays.
     """
 
     root: str | None = None
     download: bool = False
 
     def load(self, seed: int) -> Splits:
-        return Splits(self._table(train=True), self._table(train=False), classes=10, **PIXELS)
+        return Splits(self._thinned(self._table(train=True), seed), self._table(train=False), classes=CLASSES, **PIXELS)
 
     def fingerprint(self) -> str:
         if self.download:

@@ -63,6 +63,15 @@ class Table:
         """A copy of these rows, in this order."""
         return Table(self.features[rows], self.labels[rows], None if self.clients is None else self.clients[rows])
 
+    def thinned(self, classes: Iterable[int], keep: float, seed: int) -> "Table":
+        """With `keep` of the rows of each of these classes, rounded, drawn by `seed`; rows keep their order."""
+        stays = np.ones(len(self), dtype=bool)
+        for c in classes:
+            rows = np.flatnonzero(self.labels == c)
+            dropped = draws.permutation(len(rows), seed, "thin", c)[round(len(rows) * keep) :]
+            stays[rows[dropped]] = False
+        return self.take(np.flatnonzero(stays))
+
     def split(self, fraction: float, seed: int) -> tuple["Table", "Table"]:
         """(train, test): `fraction` of the rows, rounded, drawn by `seed` for the test; both keep the order of rows."""
         order = draws.permutation(len(self), seed, "split")

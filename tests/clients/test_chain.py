@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clients.chain import Chain
-from raysim.models import MLP, LeNet5, TutorialCNN
+from raysim.models import MLP, LeNet5, ReLUCNN, TanhCNN, TutorialCNN
 
 C, B = 3, 4
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -16,6 +16,8 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "lenet5": (lambda: LeNet5((1, 16, 16), 3), (1, 16, 16)),
     "lenet5 with a last relu": (lambda: LeNet5((1, 18, 18), 3, final_relu=True), (1, 18, 18)),
     "tutorial_cnn": (lambda: TutorialCNN((3, 18, 18), 3), (3, 18, 18)),
+    "tanh_cnn": (lambda: TanhCNN((1, 12, 12), 3), (1, 12, 12)),
+    "relu_cnn": (lambda: ReLUCNN((3, 9, 9), 3), (3, 9, 9)),
     "padding, strides, no bias, odd sides": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 3, (3, 2), stride=(2, 3), padding=(1, 2), bias=False),

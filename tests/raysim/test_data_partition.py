@@ -12,6 +12,7 @@ from raysim.data import (
     Natural,
     Partitioner,
     QuantitySkew,
+    Stride,
     Table,
 )
 from raysim.errors import ConfigError
@@ -22,7 +23,7 @@ RANDOM = [
     Dirichlet(clients=7, alpha=0.5),
     QuantitySkew(clients=7, alpha=0.5),
 ]
-ALL = [ByLabel(clients=7), Natural(), *RANDOM]
+ALL = [ByLabel(clients=7), Stride(clients=7), Natural(), *RANDOM]
 
 
 def table(labels: list[int] | np.ndarray, clients: list[str] | None = None) -> Table:
@@ -68,6 +69,12 @@ def test_by_label_is_stable_and_cuts_as_array_split() -> None:
     owner = ByLabel(clients=3).assign(table([1, 0, 1, 0, 2, 0, 1]), seed=0)
     # Sorted: rows 1 3 5 (class 0), 0 2 6 (class 1), 4 (class 2), cut into 3, 2 and 2.
     np.testing.assert_array_equal(owner, [1, 0, 1, 0, 2, 0, 2])
+
+
+def test_stride_deals_the_sorted_rows_in_turn() -> None:
+    owner = Stride(clients=3).assign(table([1, 0, 1, 0, 2, 0, 1]), seed=0)
+    # Sorted: rows 1 3 5 0 2 6 4 go to clients 0 1 2 0 1 2 0.
+    np.testing.assert_array_equal(owner, [0, 0, 1, 1, 0, 2, 2])
 
 
 def test_iid_sizes_differ_by_one_at_most() -> None:

@@ -102,6 +102,16 @@ def test_digits() -> None:
     assert len(Digits(test_fraction=0).load(seed=0).test) == 0
 
 
+def test_thinned_classes_keep_their_share_of_training_rows_and_no_test_rows_are_lost() -> None:
+    whole, thinned = (Digits(thin=thin, thin_keep=0.2).load(seed=0) for thin in ((), (0, 3)))
+    before, after = (np.bincount(splits.train.labels, minlength=10) for splits in (whole, thinned))
+    assert after[[0, 3]].tolist() == [round(0.2 * before[0]), round(0.2 * before[3])]
+    assert np.delete(after, [0, 3]).tolist() == np.delete(before, [0, 3]).tolist()
+    assert (thinned.test.labels == whole.test.labels).all()
+    with pytest.raises(ConfigError, match=r"data.thin: class 10 is not in the data"):
+        Digits(thin=(10,))
+
+
 def test_the_seed_draws_the_test() -> None:
     a, b, c = (Digits().load(seed).test.features for seed in (0, 0, 1))
     np.testing.assert_array_equal(a, b)

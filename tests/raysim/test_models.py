@@ -18,6 +18,10 @@ def factory(name: str, shape: tuple[int, ...], **settings: object) -> NetworkFac
     [
         ("lenet5", (1, 28, 28), 10, 44_426),
         ("tutorial_cnn", (3, 32, 32), 10, 122_570),
+        ("tanh_cnn", (1, 28, 28), 10, 26_620),
+        ("tanh_cnn", (1, 28, 28), 1, 25_711),
+        ("relu_cnn", (3, 32, 32), 10, 581_866),
+        ("relu_cnn", (3, 32, 32), 1, 581_281),
         ("mlp", (1, 28, 28), 10, 199_210),
     ],
 )

@@ -1,0 +1,110 @@
+"""Fair classification: the worst mixture of the classes' losses is minimised.
+
+X. Wu et al., "Solving a class of non-convex minimax optimization in federated learning", NeurIPS 2023,
+https://arxiv.org/abs/2310.03613, section 4.1, after M. Mohri, G. Sivek, A. T. Suresh, "Agnostic federated learning",
+ICML 2019:
+
+    min over x, max over y in the simplex of sum over classes c of y_c L_c(x),
+
+with L_c the mean cross-entropy over all clients' rows of class c.
+
+| symbol | name | meaning |
+|---|---|---|
+| x | z.x | network weights |
+| y | z.y | weights of the classes, uniform at first |
+| p_c | | share of class c among all clients' rows |
+
+A batch's part is sum over its rows of weight times y_b / p_b times cross-entropy, b being the row's label: over all
+rows of all clients it is the function above, it is additive over chunks of a shard, and on a minibatch unbiased. The
+mean over the rows of each class within a minibatch, which the authors' code takes, is neither where a class is rare.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from raysim.domain import Simplex
+from raysim.errors import ConfigError
+from raysim.models.network import Network, NetworkFactory
+from raysim.phase import Batch
+from raysim.point import Point
+from raysim.problems.problem import DataSpec, NetworkProblem
+from raysim.registry import STRICT
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class Fair(NetworkProblem):
+    """Fair classification: the classes' losses under their worst weights (x: network, y: a point of the simplex).
+
+    Attributes:
+        renormalise: after a step, cut negative class weights off and divide by the sum, as the authors' code does,
+            instead of the Euclidean projection onto the simplex.
+    """
+
+    network: NetworkFactory
+    data: DataSpec
+    renormalise: bool = False
+
+    headline: ClassVar[str] = "worst_class_accuracy"
+
+    def __post_init__(self) -> None:
+        if 0 in self.data.class_counts:
+            empty = self.data.class_counts.index(0)
+            raise ConfigError("problem.name", f"fair needs rows of every class, and class {empty} has none")
+        if not self.net.size:  # builds the module, which must not happen within a transformation
+            raise ConfigError("model.name", "the network has no weights to train")
+
+    @cached_property
+    def net(self) -> Network:
+        """The classifier."""
+        return self.network(self.data.classes)
+
+    @cached_property
+    def _per_share_C(self) -> tuple[float, ...]:
+        counts = self.data.class_counts
+        return tuple(sum(counts) / n for n in counts)
+
+    def init(self, seed: int) -> Point:
+        C = self.data.classes
+        return Point(self.net.init(seed), torch.full((C,), 1 / C), Simplex(self.renormalise))
+
+    def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """F of the module's docstring, over the batch's rows."""
+        losses = cross_entropy(outputs.flatten(0, -2), batch.labels.flatten(), reduction="none")
+        weights = torch.gather(y * y.new_tensor(self._per_share_C), -1, batch.labels)
+        return (batch.weights * weights * losses.view(batch.labels.shape)).sum(-1)
+
+    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
+        """Logits, shape (B, C)."""
+        return self.net(z.x, inputs)
+
+    def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        """`accuracy`, `worst_class_accuracy`, and by class c `accuracy_c`, `loss_c` and its weight `y_c`. `value`: F.
+
+        What is by class is None for one that a split has no rows of.
+        """
+        shifted = outputs - outputs.max(1, keepdims=True)
+        losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
+        right = outputs.argmax(1) == labels
+        found: dict[str, float | None] = {"accuracy": float(right.mean())}
+        by_class, value = [], 0.0
+        for c, y_c in enumerate(z.y.tolist()):
+            mine = labels == c
+            there = bool(mine.any())
+            found[f"accuracy_{c}"] = float(right[mine].mean()) if there else None
+            found[f"loss_{c}"] = float(losses[mine].mean()) if there else None
+            found[f"y_{c}"] = y_c
+            if there:
+                by_class.append(float(right[mine].mean()))
+                value += y_c * float(losses[mine].mean())
+        return found | {"worst_class_accuracy": min(by_class), "value": value}
+
+    def parts(self, z: Point) -> Mapping[str, Tensor]:
+        return {**self.net.unflatten(z.x), "y": z.y}
