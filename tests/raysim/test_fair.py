@@ -95,10 +95,10 @@ def test_class_weights_stay_in_the_simplex_in_both_engines(name: str, tmp_path: 
 
 
 def test_with_the_network_held_all_weight_goes_to_the_class_of_the_largest_loss(tmp_path: Path) -> None:
-    """F is linear in y, so its maximum over the simplex is a corner. Batches are whole shards."""
+    """F is linear in y, so its maximum over the simplex is a corner."""
     made = experiment(
         DIGITS,
-        {"name": "fedsgda_plus", "K": 5, "batch": 500, "eta": 1e-9, "gamma": 0.5},
+        {"name": "parallel_sgda", "S": 5, "eta": 1e-9, "gamma": 2.0},
         problem={"name": "fair"},
         partition={"name": "stride", "clients": 5},
     )
