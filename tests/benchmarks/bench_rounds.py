@@ -123,9 +123,9 @@ class Peer:
         return line
 
 
-def experiment(model: str, S: int, two_phases: bool, **clients: Any) -> Experiment:
+def experiment(model: str, S: int, two_phases: bool, steps: int = K, **clients: Any) -> Experiment:
     """The work, as raysim is told of it."""
-    step = {"S": S, "K": K, "batch": B, "eta": ETA, "gamma": ETA}
+    step = {"S": S, "K": steps, "batch": B, "eta": ETA, "gamma": ETA}
     problem = "auc" if two_phases else "tests.benchmarks.classification:Classification"
     tree = {
         "name": "bench",

@@ -32,13 +32,6 @@ def median(program: Raysim, rounds: int = ROUNDS) -> float:
     return statistics.median([program.play(t) for t in range(rounds)][WARM_UP:])
 
 
-def fashion(S: int, steps: int) -> Experiment:
-    """Federated averaging with S clients and `steps` local steps on the MLP."""
-    made = experiment("mlp", S, two_phases=False)
-    algorithm = made.config.algorithm.model_copy(update={"settings": made.config.algorithm.settings | {"K": steps}})
-    return Experiment.build(made.config.model_copy(update={"algorithm": algorithm}))
-
-
 def quadratic(N: int, **sections: Any) -> Experiment:
     """CD-MAGE with S = 100 of N clients of one row each."""
     tree: dict[str, Any] = {
@@ -56,7 +49,7 @@ def sweep(folder: Path) -> None:
     """S and K, over one and two actors."""
     _say(f"{'S':>5}{'K':>5}{'1 actor':>10}{'2 actors':>10}{'ms per client and step, 2 actors':>36}")
     for S, steps in [*((S, K) for S in (8, 16, 32, 64, 128, 256)), *((32, steps) for steps in (1, 4, 12, 25, 50))]:
-        made, times = fashion(S, steps), []
+        made, times = experiment("mlp", S, two_phases=False, steps=steps), []
         for n in (1, 2):
             with actors(made, n) as fleet:
                 times.append(median(Raysim(Server(made.job(folder), fleet))))
