@@ -161,13 +161,15 @@ class Experiment:
         state = self.algorithm.init(self.problem.init(self.config.seed).to(self.dtype))
         engine = LoopEngine(self.problem, self.shards, self.dtype)
         exchanges: list[Exchange] = []
+        memory: dict[int, Any] = {}
         for t in (0, 1):
             exchanges, cohort, before = [], None, None
             for phase in self.algorithm.phases(t):
                 cohort = self.planner.cohort(phase.cohort, t, phase.name, cohort)
                 message = phase.sends(state)
                 (one,) = self.planner.blocks(phase.work, t, phase.name, cohort[:1])
-                partial, _ = engine.run(Order(t, phase, message), one, {})
+                partial, kept = engine.run(Order(t, phase, message), one, memory)
+                memory |= dict(zip(one.clients_C.tolist(), kept, strict=True)) if phase.remembers else {}
                 exchanges.append(Exchange(phase, len(cohort), Traffic.of(phase, message, before)))
                 state, before = phase.absorb(state, partial.mean(self.dtype), 1), message
         return exchanges

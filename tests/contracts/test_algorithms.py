@@ -43,9 +43,10 @@ def test_traffic_is_the_published_number_of_floats(name: str, tmp_path: Path) ->
         assert down == row.down_in.get(t, row.down).bytes(*measure)
 
 
+@pytest.mark.parametrize("which", ["settings", "everyone"])
 @pytest.mark.parametrize("name", NAMES)
-def test_planned_traffic_is_what_is_booked(name: str, tmp_path: Path) -> None:
-    made = experiment(DIGITS, settings(name))
+def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings(name, which))
     playing = server(made, tmp_path)
     playing.play(0)
     before = playing.ledger.bytes_up, playing.ledger.bytes_down
