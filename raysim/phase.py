@@ -137,6 +137,25 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
         """Server: the state after the mean upload of the `accepted` clients has arrived."""
 
 
+@dataclass(frozen=True)
+class LocalUpdate(Phase[State, Message, Carry, Upload]):
+    """A phase of K local steps, on minibatches of `batch` rows, of S clients that are drawn for it."""
+
+    S: int
+    K: int
+    batch: int
+
+    name = "update"
+
+    @property
+    def cohort(self) -> Cohort:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K, self.batch)
+
+
 class Algorithm(ABC, Generic[State]):
     """A frozen record of hyper-parameters with pure functions. Nothing survives a round but State and client memory.
 

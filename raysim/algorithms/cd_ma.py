@@ -18,31 +18,18 @@ from dataclasses import dataclass
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
 @dataclass(frozen=True)
-class Update(Phase[Point, Point, Point, Point]):
+class Update(LocalUpdate[Point, Point, Point, Point]):
     """K local descent-ascent steps from z_t; the server averages the last iterates."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
     gamma: float
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
 
     def sends(self, state: Point) -> Point:
         return state

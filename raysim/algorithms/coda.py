@@ -30,7 +30,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.algorithms.stages import StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -66,25 +66,12 @@ def proximal(g: Point, z: Point, sent: Sent, theta: float) -> Point:
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, Sent, Point, Point]):
+class Update(LocalUpdate[State, Sent, Point, Point]):
     """CODA+: K proximal local steps; the server averages the last iterates."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
     theta: float
     stage: int
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
 
     def sends(self, state: State) -> Sent:
         return Sent(state.z, state.at(self.stage).centre if self.theta else None)
@@ -159,12 +146,9 @@ class Changed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ControlledUpdate(Phase[State, Sent, Controlled, Changed]):
+class ControlledUpdate(LocalUpdate[State, Sent, Controlled, Changed]):
     """CODASCA: K proximal local steps corrected by c - c_i; the server steps towards the mean and updates c."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
     theta: float
     stage: int
@@ -172,16 +156,7 @@ class ControlledUpdate(Phase[State, Sent, Controlled, Changed]):
     eta_g: float
     dual_control: bool
 
-    name = "update"
     remembers: ClassVar[bool] = True
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
 
     def sends(self, state: State) -> Sent:
         return Sent(state.z, state.at(self.stage).centre if self.theta else None, state.c)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -34,19 +34,10 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Phase[Point, Point, Carry, Point]):
+class Update(LocalUpdate[Point, Point, Carry, Point]):
     """K extra-gradient steps from z_t; the server averages the last z."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
 
     @property
     def work(self) -> LocalSteps:

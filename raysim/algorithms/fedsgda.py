@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.errors import ConfigError
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -59,27 +59,14 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, Sent, Carry, Point]):
+class Update(LocalUpdate[State, Sent, Carry, Point]):
     """FedSGDA+: K local steps, y's gradients taken at the snapshot of x; the server steps towards their mean."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
     gamma: float
     period: int
     eta_g: float = 1.0
     gamma_g: float = 1.0
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
 
     @property
     def evaluations(self) -> float:
@@ -206,28 +193,20 @@ class Averaged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MomentumUpdate(Phase[MomentumState, MomentumState, Estimating, Averaged]):
+class MomentumUpdate(LocalUpdate[MomentumState, MomentumState, Estimating, Averaged]):
     """FedSGDA-M: K local steps along a recursive gradient estimate; points and estimates are averaged.
 
     A client keeps its own last point but one, at which its estimate was corrected, across the averaging. One that was
     not there in the round before takes the received point instead: its first estimate is plain momentum.
     """
 
-    S: int
-    K: int
-    batch: int
     eta: float
     gamma: float
     alpha: float
     beta: float
     first_batch: int | None = None
 
-    name = "update"
     remembers: ClassVar[bool] = True
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
 
     @property
     def work(self) -> LocalSteps:

@@ -22,7 +22,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms.fedsgda import Averaged, Share
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -36,23 +36,14 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, State, State, Averaged]):
+class Update(LocalUpdate[State, State, State, Averaged]):
     """K local steps along d, each followed by a gradient at the new point; points and directions are averaged."""
 
-    S: int
-    K: int
-    batch: int
     eta: float
     gamma: float
     beta_x: float
     beta_y: float
     first: bool
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
 
     @property
     def work(self) -> LocalSteps:

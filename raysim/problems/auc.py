@@ -66,8 +66,7 @@ class AUC(NetworkProblem):
             raise ConfigError("problem.positive", f"{self.p:.0%} of the rows are positive; both kinds are needed")
         if self.score == "softmax" and classes < 2:
             raise ConfigError("problem.score", "softmax needs at least two classes; take 'sigmoid'")
-        if not self.net.size:  # builds the module, which must not happen within a transformation
-            raise ConfigError("model.name", "the network has no weights to train")
+        self._check_net()
 
     @cached_property
     def p(self) -> float:

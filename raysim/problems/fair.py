@@ -58,8 +58,7 @@ class Fair(NetworkProblem):
         if 0 in self.data.class_counts:
             empty = self.data.class_counts.index(0)
             raise ConfigError("problem.name", f"fair needs rows of every class, and class {empty} has none")
-        if not self.net.size:  # builds the module, which must not happen within a transformation
-            raise ConfigError("model.name", "the network has no weights to train")
+        self._check_net()
 
     @cached_property
     def net(self) -> Network:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from raysim.errors import ConfigError
 from raysim.models.network import Network
 from raysim.phase import Batch
 from raysim.point import Point
@@ -95,6 +96,14 @@ class NetworkProblem(Problem):
     @abstractmethod
     def net(self) -> Network:
         """The network; the first `net.size` numbers of x are its weights."""
+
+    def _check_net(self) -> None:
+        """Raises ConfigError if there is nothing to train.
+
+        For constructors: it builds the module, which must not happen within a transformation.
+        """
+        if not self.net.size:
+            raise ConfigError("model.name", "the network has no weights to train")
 
     @property
     def mixes_rows(self) -> bool:
