@@ -305,16 +305,19 @@ class Chain:
         _, tape = self.forward(torch.empty(1, weights, device="meta"), torch.empty(1, 1, *shape, device="meta"))
         return sum(leaf.numel() for leaf in pytree.tree_leaves(tape) if isinstance(leaf, Tensor))
 
-    def backward(self, w: Tensor, tape: Sequence[Any], d: Tensor) -> list[Piece]:
-        """The gradient with respect to w, given that with respect to the outputs."""
+    def backward(
+        self, w: Tensor, tape: Sequence[Any], d: Tensor, inputs: bool = False
+    ) -> tuple[list[Piece], Tensor | None]:
+        """The gradient with respect to w, and to the inputs if those are asked for, given that of the outputs."""
         pieces: list[Piece] = []
         back: Tensor | None = d
         learning = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear | Conv))
-        for i in reversed(range(learning, len(self.layers))):
+        first = 0 if inputs else learning
+        for i in reversed(range(first, len(self.layers))):
             assert back is not None
-            back, more = self.layers[i].backward(w, tape[i], back, i > learning)
+            back, more = self.layers[i].backward(w, tape[i], back, i > first or inputs)
             pieces += more
-        return pieces
+        return pieces, back
 
 
 def _layer(layer: nn.Module, name: str, begins: dict[str, int], images: bool) -> Layer | None:

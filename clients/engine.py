@@ -7,7 +7,7 @@ import functools
 import operator
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from raysim import wire
+from raysim import draws, wire
 from raysim.data import Shards, Split
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial, Reply, pairwise_sum
+from raysim.phase import Batch, Block, Order, Partial, Reply, WholeShard, Work, pairwise_sum
 from raysim.point import Point
 from raysim.problems import Problem
 
 # Rows in one forward pass over a whole shard or an evaluation split. It bounds memory; it is a constant because the
 # rounding of a sum depends on it, and results must not depend on the machine.
 CHUNK_ROWS = 500
+
+Function = Callable[[Any, Point, Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,37 @@ class Engine(ABC):
 
         return pairwise_sum(partials()), kept
 
-    def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        """The problem's evaluation outputs on rows start..stop-1 of a split, shape (stop - start, ...)."""
-        z = self._private(z)
-        with torch.no_grad():
-            pieces = [
-                self.problem.outputs(z, self._inputs(np.arange(i, min(i + CHUNK_ROWS, stop)), split))
-                for i in range(start, stop, CHUNK_ROWS)
-            ]
-        return torch.cat(pieces).double().cpu().numpy()
+    def each(self, f: Function, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
+        """f's results (B, ...) on batches of the rows start..stop-1 of a split, one after another."""
+        return torch.cat(list(self._results(f, z, split, start, stop))).numpy()
 
-    def _inputs(self, rows: NDArray[np.int64], split: Split) -> Tensor:
-        return self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
+    def total(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Tensor:
+        """f's results on batches of the rows start..stop-1 of a split, added up."""
+        return functools.reduce(operator.add, self._results(f, z, split, start, stop))
+
+    def _results(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Iterator[Tensor]:
+        z, share = self._private(z), 1 / len(getattr(self.shards, split).labels)
+        for i in range(start, stop, CHUNK_ROWS):
+            rows = np.arange(i, min(i + CHUNK_ROWS, stop))
+            with torch.no_grad():
+                batch = self._rows(rows, np.full(len(rows), share), split, self._noise(0, rows))
+                yield f(self.problem, z, batch).double().cpu()
+
+    def _rows(self, rows: NDArray[np.int64], weights: NDArray[np.float64], split: Split, noise: Tensor) -> Batch:
+        inputs = self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
+        labels = self.shards.labels(rows, split).to(self.device)
+        return Batch(inputs, labels, torch.from_numpy(weights).to(self.device, self.dtype), noise)
+
+    def _noise(self, seed: draws.Seed, *counters: NDArray[np.int64]) -> Tensor:
+        """(..., problem.noise), the other axes being those of the counters and seeds."""
+        numbers = np.arange(self.problem.noise)
+        seed = seed[..., None] if isinstance(seed, np.ndarray) else seed
+        drawn = draws.uniform(seed, "noise", *(counter[..., None] for counter in counters), numbers)
+        return torch.from_numpy(drawn).to(self.device, self.dtype)
+
+    def _chunk_rows(self, work: Work) -> int | None:
+        """Rows of whole shards that are passed over together; None takes a shard whole."""
+        return work.batch if isinstance(work, WholeShard) and self.problem.mixes_rows else CHUNK_ROWS
 
     def _private(self, tree: Any) -> Any:
         """A copy, so that code which writes into what it was sent reaches neither its neighbours nor the store."""
@@ -106,7 +127,7 @@ class LoopEngine(Engine):
             sent, memory = self._private(order.message), self._private(memories.get(client))
             try:
                 carry = phase.start(sent, memory)
-                for batch in self._batches(client, None if block.rows_CKB is None else block.rows_CKB[c]):
+                for batch in self._batches(phase.work, block, c):
                     carry = phase.step(self.problem, sent, carry, batch)
                 reply = phase.finish(sent, carry)
             except Exception as error:
@@ -122,17 +143,15 @@ class LoopEngine(Engine):
                     "the upload is not finite; look at this client's rows, or take a smaller step size",
                 )  # fmt: skip
 
-    def _batches(self, client: int, rows_KB: NDArray[np.int64] | None) -> Iterator[Batch]:
-        first, last = int(self.shards.offsets_N1[client]), int(self.shards.offsets_N1[client + 1])
-        if rows_KB is None:
-            for i in range(first, last, CHUNK_ROWS):
-                yield self._batch(np.arange(i, min(i + CHUNK_ROWS, last)), 1 / (last - first))
+    def _batches(self, work: Work, block: Block, c: int) -> Iterator[Batch]:
+        """Those of the block's client number c."""
+        first, last = (int(self.shards.offsets_N1[block.clients_C[c] + i]) for i in (0, 1))
+        if block.rows_CKB is None:
+            size = self._chunk_rows(work) or last - first
+            pieces = [np.arange(i, min(i + size, last)) for i in range(first, last, size)]
         else:
-            for rows_B in rows_KB:
-                rows = rows_B[rows_B >= 0]
-                yield self._batch(first + rows, 1 / len(rows))
-
-    def _batch(self, rows: NDArray[np.int64], weight: float) -> Batch:
-        inputs = self._inputs(rows, "train")
-        labels = self.shards.labels(rows, "train").to(self.device)
-        return Batch(inputs, labels, torch.full((len(rows),), weight, dtype=self.dtype, device=self.device))
+            pieces = [first + rows_B[rows_B >= 0] for rows_B in block.rows_CKB[c]]
+        for k, rows in enumerate(pieces):
+            share = 1 / (last - first if block.rows_CKB is None else len(rows))
+            noise = self._noise(int(block.keys_C[c]), np.array(k), np.arange(len(rows)))
+            yield self._rows(rows, np.full(len(rows), share), "train", noise)

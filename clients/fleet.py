@@ -1,14 +1,18 @@
 """The fleet without Ray, and what every fleet shares."""
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from clients.engine import Engine
+from clients.engine import Engine, Function
 from raysim.data import Split
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
@@ -17,6 +21,8 @@ from raysim.point import Point
 # Rows of one evaluation task: a multiple of the engine's chunk and a constant, so that no number depends on how many
 # actors share the work.
 SPAN_ROWS = 2_000
+
+Made = TypeVar("Made")
 
 
 def spans(rows: int) -> list[tuple[int, int]]:
@@ -41,6 +47,27 @@ def torch_threads(n: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class InProcessPool:
+    """A split's rows in this process."""
+
+    engine: Engine
+    split: Split
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        labels: NDArray[np.int64] = getattr(self.engine.shards, self.split).labels
+        return labels
+
+    def each(self, f: Function, z: Point) -> NDArray[np.float64]:
+        return np.concatenate([self.engine.each(f, z, self.split, *span) for span in spans(len(self.labels))])
+
+    def total(self, f: Function, z: Point) -> Tensor:
+        return functools.reduce(
+            operator.add, (self.engine.total(f, z, self.split, *span) for span in spans(len(self.labels)))
+        )
+
+
+@dataclass(frozen=True)
 class InProcessFleet:
     """All clients in this process, without Ray: for debugging and tests. Memory handles are the memories themselves."""
 
@@ -52,8 +79,10 @@ class InProcessFleet:
             partial, kept = self.engine.run_all(order, blocks, memory)
         return partial, dict(zip(clients_of(blocks), kept, strict=True)) if order.phase.remembers else {}
 
-    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
-        rows = len(getattr(self.engine.shards, split).labels)
+    def pool(self, split: Split) -> InProcessPool:
+        return InProcessPool(self.engine, split)
+
+    def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
         with torch_threads(self.threads):
-            made = np.concatenate([self.engine.outputs(z, split, *span) for span in spans(rows)])
+            made = work()  # at once: its modules are the rounds', and not safe to call from two threads
         return lambda: made

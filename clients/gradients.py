@@ -25,7 +25,8 @@ def chain_of(problem: Problem) -> Chain | None:
     """The problem's network, if gradients can be computed layer by layer."""
     if not isinstance(problem, NetworkProblem):
         return None
-    own = type(problem).gradient is Problem.gradient and type(problem).value is NetworkProblem.value
+    kind = type(problem)
+    own = kind.gradient is Problem.gradient and kind.value is NetworkProblem.value and kind.seen is NetworkProblem.seen
     return Chain.of(problem.net.module) if own else None
 
 
@@ -153,10 +154,14 @@ class ProblemPerClient:
         assert isinstance(problem, NetworkProblem)
         n = problem.net.size
         w, dual = (known.tensor[None] if known.shared else known.tensor for known in (x, y))
-        outputs, tape = chain.forward(w, batch.inputs)
+        outputs, tape = chain.forward(w, problem.seen(dual, batch.inputs))
         leaves = (outputs, w[:, n:].expand(C, -1), dual.expand(C, -1))
         outputs, rest, own = (leaf.detach().requires_grad_() for leaf in leaves)
         with torch.enable_grad():
             value = problem.loss(outputs, rest, own, batch).sum()
             d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, own), materialize_grads=True)
-        return Parts([*chain.backward(w, tape, d_outputs), Dense(n, d_rest)], [Dense(0, d_y)])
+            shift = problem.shift(own)
+        pieces, d_inputs = chain.backward(w, tape, d_outputs, inputs=shift is not None)
+        if shift is not None and d_inputs is not None:
+            d_y = d_y + torch.autograd.grad(shift, own, d_inputs.sum(1))[0]
+        return Parts([*pieces, Dense(n, d_rest)], [Dense(0, d_y)])

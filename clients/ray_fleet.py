@@ -7,9 +7,10 @@ import math
 import operator
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import ray
@@ -19,10 +20,10 @@ from ray.exceptions import RayTaskError
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from clients.engine import Engine
+from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
-from raysim.data import Split
+from raysim.data import Shards, Split
 from raysim.errors import RaysimError
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
@@ -33,6 +34,8 @@ IN_FLIGHT = 2
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,13 @@ class ClientActor:
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
     @ray.method(concurrency_group="evaluation")
-    def outputs(self, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        return self._evaluating.outputs(unpacked(z), split, start, stop)
+    def each(self, f: Function, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
+        return self._evaluating.each(f, unpacked(z), split, start, stop)
+
+    @ray.method(concurrency_group="evaluation")
+    def total(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Packed:
+        summed: Packed = packed(self._evaluating.total(f, unpacked(z), split, start, stop))
+        return summed
 
 
 def original(error: RayTaskError) -> BaseException:
@@ -90,18 +98,39 @@ def original(error: RayTaskError) -> BaseException:
 
 
 @dataclass(frozen=True)
+class RayPool:
+    """A split's rows, in tasks that the actors take turns in."""
+
+    actors: Sequence[Any]
+    split: Split
+    labels: NDArray[np.int64]
+
+    def each(self, f: Function, z: Point) -> NDArray[np.float64]:
+        return np.concatenate(self._results("each", f, z))
+
+    def total(self, f: Function, z: Point) -> Tensor:
+        total: Tensor = functools.reduce(operator.add, map(unpacked, self._results("total", f, z)))
+        return total
+
+    def _results(self, method: str, f: Function, z: Point) -> list[Any]:
+        shared, actors = ray.put(packed(z)), itertools.cycle(self.actors)
+        refs = [getattr(next(actors), method).remote(f, shared, self.split, *span) for span in spans(len(self.labels))]
+        return [_get(ref) for ref in refs]
+
+
+@dataclass(frozen=True)
 class RayFleet:
     """Handles of the client actors. It can be handed to another actor.
 
     Attributes:
         actors: all of them.
         per_actor: with a number, client i runs on actor i // per_actor and on no other.
-        rows: of each evaluation split.
+        shards: whose rows are evaluated on.
     """
 
     actors: Sequence[Any]
     per_actor: int | None
-    rows: Mapping[str, int]
+    shards: Shards
 
     @classmethod
     def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
@@ -110,8 +139,7 @@ class RayFleet:
         actor = ClientActor.options(num_cpus=config.num_cpus, num_gpus=config.num_gpus)  # type: ignore[attr-defined]
         actors = [actor.remote(shared, config.threads) for _ in range(placement.actors)]
         ray.get([a.ready.remote() for a in actors])
-        rows = {split: len(getattr(engine.shards, split).labels) for split in ("train", "test")}
-        return cls(actors, placement.per_actor, rows)
+        return cls(actors, placement.per_actor, engine.shards)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
@@ -136,11 +164,14 @@ class RayFleet:
             total = pairwise_sum(functools.reduce(operator.add, map(arrived, block)) for block in hosted)
         return total, dict(zip(clients_of(blocks), handles, strict=True)) if returns else {}
 
-    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
-        shared = ray.put(packed(z))
-        actors = itertools.cycle(self.actors)
-        refs = [next(actors).outputs.remote(shared, split, *span) for span in spans(self.rows[split])]
-        return lambda: np.concatenate([_get(ref) for ref in refs])
+    def pool(self, split: Split) -> RayPool:
+        return RayPool(self.actors, split, getattr(self.shards, split).labels)
+
+    def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
+        executor = ThreadPoolExecutor(max_workers=1)
+        future = executor.submit(work)
+        executor.shutdown(wait=False)
+        return future.result
 
     def _tasks(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
         """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from clients.chain import Chain
-from clients.engine import CHUNK_ROWS, Engine, LoopEngine
+from clients.engine import Engine, LoopEngine
 from clients.gradients import ProblemPerClient, chain_of
 from clients.per_client import Buffers, PerClient
 from raysim import wire
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial
+from raysim.phase import Batch, Block, Order, Partial, Work
 from raysim.problems import NetworkProblem, Problem
 
 # Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
@@ -83,10 +83,11 @@ class VectorizedEngine(Engine):
 
     def _most(self, order: Order, block: Block) -> int:
         """Clients whose weights and activations fit."""
-        if not self._row_bytes or self.device != "cpu":  # a GPU is the better filled the more there are
+        if not self.problem.networks or self.device != "cpu":  # a GPU is the better filled the more there are
             return len(block)
         carried = wire.size_bytes(order.phase.start(wire.shapes_of(order.message), None))
-        longest = min(self._chunk_rows, int(self.shards.lengths(block.clients_C).max()))
+        longest = int(self.shards.lengths(block.clients_C).max())
+        longest = min(self._chunk_rows(order.phase.work) or longest, longest)
         rows = longest if block.rows_CKB is None else block.rows_CKB.shape[2]
         return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))
 
@@ -106,12 +107,11 @@ class VectorizedEngine(Engine):
     def _buffers(self) -> Buffers:
         return Buffers()
 
-    @property
-    def _chunk_rows(self) -> int:
-        """Rows of whole shards that are passed over together."""
-        if not self._row_bytes or self.device != "cpu":
-            return CHUNK_ROWS
-        return min(CHUNK_ROWS, max(1, GROUP_BYTES // self._row_bytes))
+    def _chunk_rows(self, work: Work) -> int | None:
+        most = super()._chunk_rows(work)
+        if self.problem.mixes_rows or most is None or not self._row_bytes or self.device != "cpu":
+            return most
+        return min(most, max(1, GROUP_BYTES // self._row_bytes))
 
     def _group(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         phase, C = order.phase, len(block)
@@ -123,7 +123,7 @@ class VectorizedEngine(Engine):
             carry = phase.start(sent, None)
         steps = None if block.rows_CKB is None else self._steps(block, block.rows_CKB)
         problem, buffers = ProblemPerClient(self.problem, self._chain, steps), self._buffers
-        batches = self._chunks(block) if steps is None else self._each(steps)
+        batches = self._chunks(phase.work, block) if steps is None else self._each(steps)
         for i, (batch, begun_C) in enumerate(batches):
             if i:
                 carry = buffers.settle(carry)
@@ -146,7 +146,9 @@ class VectorizedEngine(Engine):
         there_KCB = rows_KCB >= 0
         # Padding repeats the first row of the shard, with weight 0.
         rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[block.clients_C][:, None]
-        return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True))
+        K, _, B = rows.shape
+        noise = self._noise(block.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
+        return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True), "train", noise)
 
     def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
         """One step's batches (C, B, ...) after another's, without padding where rows are mixed."""
@@ -155,19 +157,18 @@ class VectorizedEngine(Engine):
             B = int((steps.weights[k, 0] > 0).sum()) if mixes_rows else steps.labels.shape[2]
             yield _per_client(Batch(*(leaf[k, :, :B] for leaf in steps))), None
 
-    def _chunks(self, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
+    def _chunks(self, work: Work, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
         """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
         first_C, n_C = self.shards.offsets_N1[block.clients_C], self.shards.lengths(block.clients_C)
-        for i in range(0, int(n_C.max()), self._chunk_rows):
-            rows_B = np.arange(i, min(i + self._chunk_rows, int(n_C.max())))
+        longest = int(n_C.max())
+        size = self._chunk_rows(work) or longest
+        for k, i in enumerate(range(0, longest, size)):
+            rows_B = np.arange(i, min(i + size, longest))
             there_CB = rows_B < n_C[:, None]
             begun_C = None if there_CB[:, 0].all() else torch.from_numpy(there_CB[:, 0].copy()).to(self.device)
             rows = np.where(there_CB, rows_B, 0) + first_C[:, None]
-            yield _per_client(self._rows(rows, there_CB / n_C[:, None])), begun_C
-
-    def _rows(self, rows: NDArray[np.int64], weights: NDArray[np.float64]) -> Batch:
-        labels = self.shards.labels(rows, "train").to(self.device)
-        return Batch(self._inputs(rows, "train"), labels, torch.from_numpy(weights).to(self.device, self.dtype))
+            noise = self._noise(block.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
+            yield _per_client(self._rows(rows, there_CB / n_C[:, None], "train", noise)), begun_C
 
 
 def _per_client(batch: Batch) -> Batch:

@@ -47,7 +47,7 @@ def run(config: ConfigPath, override: Overrides = None) -> None:
     show = _Show()
     try:
         with show:
-            result = run_experiment(settings, watch=show.report, started=show.started)
+            result = run_experiment(settings, watch=show.report, started=show.started, notice=console.print)
     except KeyboardInterrupt:
         if show.folder:
             console.print(f"stopped; what the last evaluation wrote is in {show.folder}")

@@ -33,6 +33,7 @@ class EvaluateConfig(BaseModel):
         every: rounds between evaluations; there is one before the first round and one after the last as well.
         splits: `train` is the pool of all clients' rows, `test` the held-out rows.
         target: of the problem's headline metric on the last of the splits; the summary says when it was reached.
+        pictures: evaluations between pictures, for problems that have some to show; the first and the last has them.
     """
 
     model_config = STRICT
@@ -40,6 +41,7 @@ class EvaluateConfig(BaseModel):
     every: Count = 10
     splits: Annotated[tuple[Literal["train", "test"], ...], Field(min_length=1)] = ("train", "test")
     target: float | None = None
+    pictures: Count = 5
 
 
 class DevicesConfig(DeviceModel):

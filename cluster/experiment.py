@@ -1,8 +1,8 @@
 """A configuration made real: data, problem, algorithm and plan, everything that can be refused before Ray starts."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
 from raysim.phase import Algorithm, Order, Phase, Uniform
-from raysim.problems import PROBLEMS, DataSpec, NetworkProblem, Problem
+from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
 from server.dispatch import Devices, Dispatcher, Ideal
@@ -118,6 +118,10 @@ class Experiment:
             tree["devices"]["availability"] = {"name": choice.name} | {k: _plain(v) for k, v in settings.items()}
         return tree
 
+    def prepared(self, report: Callable[[str], None]) -> "Experiment":
+        """With what it takes to evaluate the problem, which may take minutes to make; `report` is told so."""
+        return replace(self, problem=self.problem.prepared(self.shards, cache_folder(self.config), report))
+
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.config.precision == "float64" else torch.float32
@@ -139,16 +143,16 @@ class Experiment:
 
     def job(self, folder: Path) -> Job:
         """What the server gets."""
-        labels = {s: getattr(self.shards, s).labels for s in self.config.evaluate.splits}
         return Job(
             algorithm=self.algorithm,
             problem=self.problem,
             planner=self.planner,
             dispatcher=self.dispatcher(),
-            labels={split: y for split, y in labels.items() if len(y)},
+            splits=[split for split in self.config.evaluate.splits if len(getattr(self.shards, split).labels)],
             groupings=self.groupings,
             rounds=self.config.rounds,
             evaluate_every=self.config.evaluate.every,
+            pictures_every=self.config.evaluate.pictures,
             dtype=self.dtype,
             folder=folder,
         )
@@ -230,7 +234,7 @@ def _vectorized(config: Config, problem: Problem) -> bool:
 
 def _together(config: Config, problem: Problem) -> int:
     """Clients that are best computed together: of networks, on a processor, what its cache holds."""
-    return 10 if isinstance(problem, NetworkProblem) and not config.clients.num_gpus else 100
+    return 10 if problem.networks and not config.clients.num_gpus else 100
 
 
 def cache_folder(config: Config) -> Path:

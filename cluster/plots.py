@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -75,14 +77,23 @@ class Curve:
 def draw(folder: Path, metric: str) -> list[Path]:
     """A run's own plots, in its folder plots/.
 
-    The metric against rounds, uploaded bytes and simulated time; with devices also what became of those that were
-    invited, how often each client took part, and which groups of clients did so more than others.
+    The metric against rounds, uploaded bytes and simulated time; metrics by class, on the test rows if there are any;
+    curves of the final point; with devices also what became of those that were invited, how often each client took
+    part, and which groups of clients did so more than others.
     """
-    splits = sorted(set(pq.read_table(folder / "metrics.parquet")["split"].to_pylist()))
+    table = pq.read_table(folder / "metrics.parquet").to_pylist()
+    splits = sorted({row["split"] for row in table})
     if not splits:
         return []
     curves = {split: Curve.read(folder, metric, split) for split in splits}
     figures = {f"{metric}_{axis}": _metric(curves, metric, axis) for axis in next(iter(curves.values())).axes}
+    split = "test" if "test" in splits else splits[-1]
+    for family, members in _families([row for row in table if row["split"] == split]).items():
+        figures[f"{family}_by_class"] = _by_class(members, f"{split} {family}")
+    if (folder / "curves.parquet").exists():
+        found = pq.read_table(folder / "curves.parquet").sort_by("split").to_pylist()
+        for name in sorted({row["curve"] for row in found}):
+            figures[name] = _curve([row for row in found if row["curve"] == name])
     rounds = pq.read_table(folder / "rounds.parquet").to_pylist()
     if rounds and rounds[0]["invited"] is not None:
         figures["fates"] = _fates(rounds)
@@ -136,6 +147,52 @@ def _metric(curves: Mapping[str, Curve], metric: str, axis: str) -> Figure:
     return figure
 
 
+def _families(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
+    """Rows of one split by family of metrics and member: those whose names end in _0, _1, ... without a gap."""
+    by_metric: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_metric.setdefault(row["metric"], []).append(row)
+    sizes = Counter(match[1] for metric in by_metric if (match := re.fullmatch(r"(.+)_\d+", metric)))
+    families = {family: [f"{family}_{c}" for c in range(n)] for family, n in sizes.items() if n > 1}
+    return {
+        family: [by_metric[metric] for metric in members]
+        for family, members in families.items()
+        if by_metric.keys() >= set(members)
+    }
+
+
+def _by_class(members: Sequence[Sequence[Mapping[str, Any]]], label: str) -> Figure:
+    """A family of metrics over rounds, and where each of them ended, in the same colour."""
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    ax, last = figure.subplots(1, 2)
+    n = len(members)
+    colours = colormaps["tab10"](range(n)) if n <= 10 else colormaps["viridis"](np.linspace(0, 1, n))
+    _label(ax, label, "round")
+    for c, (rows, colour) in enumerate(zip(members, colours, strict=True)):
+        value = np.array([row["value"] for row in rows], dtype=float)  # NaN where it was undefined
+        ax.plot([row["round"] for row in rows], value, color=colour, linewidth=1, label=str(c))
+        last.bar(c, value[-1], color=colour)
+    ax.legend(
+        title="class", ncols=1 + n // 15, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8,
+        handlelength=1, columnspacing=0.8,
+    )  # fmt: skip
+    _frame(last, "class", f"{label} after round {members[0][-1]['round']}")
+    last.set_axisbelow(True)
+    last.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    return figure
+
+
+def _curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """A curve of the final point on each split."""
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    _frame(ax, rows[0]["x_label"], rows[0]["y_label"])
+    for row in rows:
+        ax.plot(row["x"], row["y"], label=row["split"], linewidth=1.6)
+    ax.legend(frameon=False)
+    return figure
+
+
 def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     """Invited devices of each phase, in the order in which the phases were played, by what became of them."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
@@ -176,9 +233,12 @@ def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[M
 
 
 def _label(ax: Axes, metric: str, axis: str) -> None:
-    ax.set_xlabel(AXES[axis][0])
+    _frame(ax, AXES[axis][0], metric)
     ax.xaxis.set_major_locator(MaxNLocator(integer=axis == "round"))
-    ax.set_ylabel(metric)
+
+
+def _frame(ax: Axes, x: str, y: str) -> None:
+    ax.set(xlabel=x, ylabel=y)
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
 

@@ -77,13 +77,19 @@ Watch = Callable[[Progress], None]
 Started = Callable[[Experiment, Path], None]
 
 
-def run(config: Config, watch: Watch | None = None, started: Started | None = None) -> Result:
+def run(
+    config: Config,
+    watch: Watch | None = None,
+    started: Started | None = None,
+    notice: Callable[[str], None] = lambda line: None,
+) -> Result:
     """Runs an experiment.
 
     Args:
         config: from load_config, or made in Python.
         watch: called before the first round and after each.
         started: called once, with what is about to run and its folder.
+        notice: told a line about what takes long before that.
 
     Raises:
         ConfigError, DataError, PlacementError: before any round.
@@ -93,6 +99,7 @@ def run(config: Config, watch: Watch | None = None, started: Started | None = No
     over_ray = config.clients.fleet == "ray"
     if over_ray and connect.starts_here(config.ray.address):
         experiment.placement(connect.machine())  # what cannot fit is refused before Ray starts
+    experiment = experiment.prepared(notice)
     where = folder.make(config.output.folder, config.name, experiment.resolved)
     if started:
         started(experiment, where)

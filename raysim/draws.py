@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Counter = int | NDArray[np.int64]
+Seed = int | NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -30,8 +31,8 @@ def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return h ^ (h >> np.uint64(31))
 
 
-def bits(seed: int, purpose: str, *counters: Counter) -> NDArray[np.uint64]:
-    """64 random bits for each element of the broadcast `counters` (round, phase code, client, draw, ...)."""
+def bits(seed: Seed, purpose: str, *counters: Counter) -> NDArray[np.uint64]:
+    """64 random bits for each element of the broadcast `counters` (round, phase code, client, draw, ...) and seeds."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
         h = np.asarray(seed).astype(np.uint64)
         for value in (code(purpose), *counters):
@@ -39,8 +40,8 @@ def bits(seed: int, purpose: str, *counters: Counter) -> NDArray[np.uint64]:
     return h
 
 
-def uniform(seed: int, purpose: str, *counters: Counter) -> NDArray[np.float64]:
-    """Uniform numbers on [0, 1) with 53 random bits, shaped as the broadcast `counters`."""
+def uniform(seed: Seed, purpose: str, *counters: Counter) -> NDArray[np.float64]:
+    """Uniform numbers on [0, 1) with 53 random bits, shaped as the broadcast `counters` and seeds."""
     return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,16 +1,14 @@
 """A fleet takes a phase's blocks and gives back their sum. It is all the server sees of clients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol, TypeVar
 
 from raysim.data import Split
 from raysim.phase import Block, Order, Partial
-from raysim.point import Point
+from raysim.problems import Pool
 
 Memory = Mapping[int, Any]
+Made = TypeVar("Made")
 
 
 class Fleet(Protocol):
@@ -25,8 +23,8 @@ class Fleet(Protocol):
             memory: handles by client number, for those who have any; opaque to the caller.
         """
 
-    def outputs(self, z: Point, split: Split) -> Callable[[], NDArray[np.float64]]:
-        """Starts to compute the problem's evaluation outputs at z on all rows of "train" or "test".
+    def pool(self, split: Split) -> Pool:
+        """All rows of "train" or "test", in the file's order."""
 
-        What it returns waits for them, and gives them in the file's order; rounds may be run before.
-        """
+    def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
+        """Starts work that asks pools, beside rounds to be run. What it returns waits for its result or exception."""

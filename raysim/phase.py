@@ -37,11 +37,14 @@ class Batch(NamedTuple):
         labels: (B,) int64, the data set's own classes.
         weights: (B,) of the model's dtype; a value or gradient on the batch is the weighted sum over its rows. They are
             1/B in a minibatch, 1/n_i in each chunk of a pass over a whole shard, and 0 where a row is padding.
+        noise: (B, problem.noise), uniform on [0, 1): the chance in a row's part of the problem. It is drawn afresh for
+            each step and belongs to the batch, so that gradients at two points see the same.
     """
 
     inputs: Tensor
     labels: Tensor
     weights: Tensor
+    noise: Tensor = torch.empty(0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,14 @@ class LocalSteps:
 
 @dataclass(frozen=True)
 class WholeShard:
-    """One pass over all rows of the shard, in order, for an exact local gradient; one step per chunk of rows."""
+    """One pass over all rows of the shard, in order, for an exact local gradient; one step per chunk of rows.
+
+    Attributes:
+        batch: rows of a chunk where a row's part in the gradient depends on the others', as with BatchNorm; None takes
+            the shard whole. Otherwise the size changes nothing, and is the engine's.
+    """
+
+    batch: int | None = None
 
 
 Cohort = Uniform | Same
@@ -185,11 +195,13 @@ class Block:
         weights_C: aggregation weights.
         rows_CKB: for LocalSteps the row of each client's shard, counted from its start, -1 where the batch is short;
             None for WholeShard.
+        keys_C: seeds of the noise in each client's batches, uint64.
     """
 
     clients_C: NDArray[np.int64]
     weights_C: NDArray[np.float64]
     rows_CKB: NDArray[np.int64] | None
+    keys_C: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.clients_C)
@@ -197,7 +209,7 @@ class Block:
     def of(self, which: NDArray[np.intp] | slice) -> "Block":
         """The work of some of its clients."""
         rows = None if self.rows_CKB is None else self.rows_CKB[which]
-        return Block(self.clients_C[which], self.weights_C[which], rows)
+        return Block(self.clients_C[which], self.weights_C[which], rows, self.keys_C[which])
 
     def one_by_one(self) -> list["Block"]:
         """The same work as blocks of one client each."""

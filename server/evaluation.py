@@ -3,35 +3,36 @@
 A mean of the clients' own metrics would be another number, and for AUC is not even defined: most shards hold one class.
 """
 
-from collections.abc import Callable, Mapping
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping, Sequence
 
 from raysim.data import Split
 from raysim.errors import ConfigError
 from raysim.fleet import Fleet
 from raysim.point import Point
-from raysim.problems import Problem
+from raysim.problems import Curve, Problem
 from raysim.registry import nearest
 
-Labels = Mapping[Split, NDArray[np.int64]]
 Metrics = Mapping[Split, Mapping[str, float | None]]
+Curves = Mapping[Split, Mapping[str, Curve]]
 
 
-def evaluate(problem: Problem, fleet: Fleet, labels: Labels, z: Point) -> Callable[[], Metrics]:
+def evaluate(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Callable[[], Metrics]:
     """Starts to evaluate z; what it returns waits for the metrics by split and name, on all rows of each split.
 
     It raises ConfigError where the problem's headline is none of its metrics.
     """
-    outputs = {split: fleet.outputs(z, split) for split in labels}
 
     def metrics() -> Metrics:
-        found: Metrics = {split: problem.metrics(z, outputs[split](), y) for split, y in labels.items()}
+        found = {split: problem.evaluate(z, fleet.pool(split)) for split in splits}
         for values in found.values():
             if problem.headline not in values:
                 headline = f"{problem.headline!r}{nearest(problem.headline, values)}"
                 raise ConfigError("problem.name", f"{type(problem).__name__} has the headline {headline}")
         return found
 
-    return metrics
+    return fleet.beside(metrics)
+
+
+def curves_of(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Curves:
+    """What is drawn of z, by split and name."""
+    return fleet.beside(lambda: {split: problem.curves(z, fleet.pool(split)) for split in splits})()

@@ -88,7 +88,8 @@ class Planner:
             rows_CKB = np.full((len(rows), work.K, max(rows_KB.shape[1] for rows_KB in rows)), -1)
             for c, rows_KB in enumerate(rows):
                 rows_CKB[c, :, : rows_KB.shape[1]] = rows_KB
-        return Block(clients_C, np.ones(len(clients_C)), rows_CKB)
+        keys_C = draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
+        return Block(clients_C, np.ones(len(clients_C)), rows_CKB, keys_C)
 
     def _batches(self, work: LocalSteps, t: int, phase: str, client: int) -> NDArray[np.int64]:
         """Rows of K minibatches by reshuffling, shape (K, B) with the largest B, -1 where a batch is short."""

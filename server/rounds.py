@@ -2,14 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from raysim.data import Split
 from raysim.errors import ConfigError
@@ -19,7 +17,8 @@ from raysim.point import Point
 from raysim.problems import Problem
 from raysim.wire import Traffic
 from server.dispatch import Dispatcher, Outcome
-from server.evaluation import Metrics, evaluate
+from server.evaluation import Metrics, curves_of, evaluate
+from server.exhibits import save_curves, save_pictures
 from server.ledger import Ledger
 from server.participation import Grouping
 from server.plan import Planner
@@ -33,10 +32,11 @@ class Job:
         algorithm, problem: built.
         planner: draws the minibatches.
         dispatcher: decides who takes part.
-        labels: of each evaluation split, in the file's order.
+        splits: what is evaluated on; each has rows.
         groupings: of the clients, for the ledger.
         rounds: T.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
+        pictures_every: evaluations between pictures, of which there are some at the first and the last too.
         dtype: of the point and all vectors on the wire.
         folder: where the ledger and the model are written.
     """
@@ -45,10 +45,11 @@ class Job:
     problem: Problem
     planner: Planner
     dispatcher: Dispatcher[Any]
-    labels: Mapping[Split, NDArray[np.int64]]
+    splits: Sequence[Split]
     groupings: Mapping[str, Grouping]
     rounds: int
     evaluate_every: int
+    pictures_every: int
     dtype: torch.dtype
     folder: Path
 
@@ -152,7 +153,9 @@ class Server:
 
     def _evaluation(self, rounds: int) -> "_Evaluation":
         """The evaluation of the present point, under way."""
-        metrics = evaluate(self.job.problem, self.fleet, self.job.labels, self.point)
+        if rounds == self.job.rounds or rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
+            save_pictures(self.job.folder, rounds, self.job.problem.pictures(self.point))
+        metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point)
         progress = self._progress(rounds, {}, evaluated=True)
         return _Evaluation(metrics, progress, self.ledger.so_far(progress.sim_s))
 
@@ -169,7 +172,9 @@ class Server:
         return Progress(done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s)
 
     def _save(self) -> None:
-        """Writes model.pt, for torch.load(..., weights_only=True): the point's parts by name."""
+        """Writes curves of the final point, and model.pt for torch.load(..., weights_only=True): its parts by name."""
+        curves = curves_of(self.job.problem, self.fleet, self.job.splits, self.point)
+        save_curves(self.job.folder, curves)
         parts = self.job.problem.parts(self.point)
         torch.save({name: part.clone() for name, part in parts.items()}, self.job.folder / "model.pt")
 

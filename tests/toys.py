@@ -113,3 +113,26 @@ class Normalised(nn.Sequential):
         super().__init__(
             nn.Flatten(), hidden, nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh(), nn.Linear(6, outputs)
         )
+
+
+class TinyGAN(nn.Module):
+    """A generator with BatchNorm and a discriminator for 8 x 8 images."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, noise: int = 3) -> None:
+        super().__init__()
+        self.noise = noise
+        self.generator = nn.Sequential(
+            nn.Linear(noise, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh(),
+            nn.Linear(6, math.prod(shape)), nn.Tanh(), nn.Unflatten(1, shape),
+        )  # fmt: skip
+        self.discriminator = nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(shape), 5), nn.LeakyReLU(0.1), nn.Linear(5, outputs)
+        )
+
+
+class Convolutional(nn.Sequential):
+    """A convolution of images, and a linear layer."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        side = shape[1] - 2
+        super().__init__(nn.Conv2d(shape[0], 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * side * side, outputs))

@@ -133,7 +133,7 @@ class CatalystScaffoldS(Algorithm[cd_mage.State]):
     def phases(self, t: int) -> tuple[cd_mage.Collect, Update]:
         stage, K = self.local_steps(t)
         steps = (self.S, K, self.batch, self.eta, self.eta, self.same_clients)
-        return cd_mage.Collect(self.S), Update(*steps, self.theta, stage)
+        return cd_mage.Collect(self.S, self.batch), Update(*steps, self.theta, stage)
 
     def point(self, state: cd_mage.State) -> Point:
         return state.z

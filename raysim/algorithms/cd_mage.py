@@ -49,6 +49,7 @@ class Collect(Phase[State, Query, Point, Point]):
     """Gradient collection: exact local gradients, averaged into u_t."""
 
     S: int
+    batch: int | None = None
     alpha: float = 1.0
     recursive: bool = False
 
@@ -60,7 +61,7 @@ class Collect(Phase[State, Query, Point, Point]):
 
     @property
     def work(self) -> WholeShard:
-        return WholeShard()
+        return WholeShard(self.batch)
 
     @property
     def evaluations(self) -> float:
@@ -162,7 +163,7 @@ class CDMage(Algorithm[State]):
         return State(z, z_prev=z)
 
     def phases(self, t: int) -> tuple[Collect, Update]:
-        return Collect(self.S), Update(self.S, self.K, self.batch, self.eta, self.gamma, self.same_clients)
+        return Collect(self.S, self.batch), Update(self.S, self.K, self.batch, self.eta, self.gamma, self.same_clients)
 
     def point(self, state: State) -> Point:
         return state.z
@@ -199,7 +200,7 @@ class CDMagePlus(Algorithm[State]):
     def phases(self, t: int) -> tuple[Collect, Update]:
         decay = (t + 1) ** self.rho
         return (
-            Collect(self.S, self.alpha(t), recursive=t > 0),
+            Collect(self.S, self.batch, self.alpha(t), recursive=t > 0),
             Update(self.S, self.K, self.batch, self.c_eta / decay, self.c_gamma / decay, self.same_clients),
         )
 

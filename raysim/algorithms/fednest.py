@@ -56,6 +56,7 @@ class Collect(Phase[State, Point, Tensor, Tensor]):
     name: str
     S: int | None
     block: Block
+    batch: int
 
     @property
     def cohort(self) -> Cohort:
@@ -63,7 +64,7 @@ class Collect(Phase[State, Point, Tensor, Tensor]):
 
     @property
     def work(self) -> WholeShard:
-        return WholeShard()
+        return WholeShard(self.batch)
 
     def sends(self, state: State) -> Point:
         return state.z
@@ -151,9 +152,13 @@ class FedNest(Algorithm[State]):
         phases: list[Collect | Update] = []
         for i in range(self.inner):
             first = (self.S or self.clients) if i == 0 else None
-            phases.append(Collect(f"collect y{i}", first, "y"))
+            phases.append(Collect(f"collect y{i}", first, "y", self.batch))
             phases.append(Update(f"update y{i}", "y", self.K, self.batch, self.gamma))
-        return (*phases, Collect("collect x", None, "x"), Update("update x", "x", self.K, self.batch, self.eta))
+        return (
+            *phases,
+            Collect("collect x", None, "x", self.batch),
+            Update("update x", "x", self.K, self.batch, self.eta),
+        )
 
     def point(self, state: State) -> Point:
         return state.z

@@ -42,17 +42,20 @@ class ParallelSGDA(Algorithm[cd_mage.State]):
     Attributes:
         S: clients per round.
         eta, gamma: primal and dual step size.
+        batch: rows that are taken together where a row's part in the gradient depends on the others', as with
+            BatchNorm; None takes the whole shard.
     """
 
     S: PositiveInt
     eta: PositiveFloat
     gamma: PositiveFloat
+    batch: PositiveInt | None = None
 
     def init(self, z: Point) -> cd_mage.State:
         return cd_mage.State(z, z_prev=z)
 
     def phases(self, t: int) -> tuple[Step]:
-        return (Step(S=self.S, eta=self.eta, gamma=self.gamma),)
+        return (Step(S=self.S, batch=self.batch, eta=self.eta, gamma=self.gamma),)
 
     def point(self, state: cd_mage.State) -> Point:
         return state.z

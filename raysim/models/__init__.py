@@ -3,15 +3,36 @@
 from torch import nn
 
 from raysim.models.cnn import LeNet5, ReLUCNN, TanhCNN, TutorialCNN
+from raysim.models.gan import DCGAN
 from raysim.models.mlp import MLP
 from raysim.models.network import Network, NetworkFactory
+from raysim.models.resnet import ResNet18
 from raysim.registry import Registry
 
 MODELS = Registry(
     "model",
-    {"mlp": MLP, "lenet5": LeNet5, "tutorial_cnn": TutorialCNN, "tanh_cnn": TanhCNN, "relu_cnn": ReLUCNN},
+    {
+        "mlp": MLP,
+        "lenet5": LeNet5,
+        "tutorial_cnn": TutorialCNN,
+        "tanh_cnn": TanhCNN,
+        "relu_cnn": ReLUCNN,
+        "resnet18": ResNet18,
+        "dcgan": DCGAN,
+    },
     injected=("shape", "outputs"),
     base=nn.Module,
 )
 
-__all__ = ["MLP", "MODELS", "LeNet5", "Network", "NetworkFactory", "ReLUCNN", "TanhCNN", "TutorialCNN"]
+__all__ = [
+    "DCGAN",
+    "MLP",
+    "MODELS",
+    "LeNet5",
+    "Network",
+    "NetworkFactory",
+    "ReLUCNN",
+    "ResNet18",
+    "TanhCNN",
+    "TutorialCNN",
+]

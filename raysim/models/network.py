@@ -19,10 +19,13 @@ class Network:
 
     Attributes:
         build: makes the module, with PyTorch's default initialisation of its layers unless it sets its own.
+        outputs: that it is built for.
+        part: the submodule that is meant; None is the whole.
     """
 
     build: "NetworkFactory"
     outputs: int
+    part: str | None = None
 
     @cached_property
     def module(self) -> nn.Module:
@@ -49,7 +52,13 @@ class Network:
     def _fresh(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.build.module(self.outputs)
+            module = self.build.module(self.outputs)
+        if self.part is None:
+            return module
+        part = getattr(module, self.part, None)
+        if not isinstance(part, nn.Module):
+            raise ConfigError("model.name", f"{self.build.name!r} has no submodule {self.part!r}, which is needed here")
+        return part
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
@@ -77,8 +86,8 @@ class NetworkFactory:
     shape: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, outputs: int) -> Network:
-        return Network(self, outputs)
+    def __call__(self, outputs: int, part: str | None = None) -> Network:
+        return Network(self, outputs, part)
 
     def module(self, outputs: int) -> nn.Module:
         """A new module. Raises ConfigError for one that would carry something hidden from one call to the next."""

@@ -80,9 +80,9 @@ class Fair(NetworkProblem):
         weights = torch.gather(y * y.new_tensor(self._per_share_C), -1, batch.labels)
         return (batch.weights * weights * losses.view(batch.labels.shape)).sum(-1)
 
-    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
+    def outputs(self, z: Point, batch: Batch) -> Tensor:
         """Logits, shape (B, C)."""
-        return self.net(z.x, inputs)
+        return self.net(z.x, batch.inputs)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """`accuracy`, `worst_class_accuracy`, and by class c `accuracy_c`, `loss_c` and its weight `y_c`. `value`: F.

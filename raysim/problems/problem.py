@@ -1,15 +1,17 @@
 """What a saddle problem is: min over x, max over y of f(x, y) = mean over clients of f_i, f_i a mean over rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from raysim.data import Shards
 from raysim.errors import ConfigError
 from raysim.models.network import Network
 from raysim.phase import Batch
@@ -31,6 +33,39 @@ class DataSpec:
     @property
     def classes(self) -> int:
         return len(self.class_counts)
+
+
+class Pool(Protocol):
+    """All rows of a split, wherever they are computed on. It can be asked several times.
+
+    Functions are given the problem, the point and a batch of rows, whose weights are 1/N over the N rows of the split
+    and whose noise is the same each time. They are sent to other processes by name.
+    """
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,), in the split's order."""
+
+    def each(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
+        """f's results (B, ...) of all batches, one after another: (N, ...)."""
+
+    def total(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> Tensor:
+        """f's results of all batches, added up."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Something to be looked at as a line.
+
+    Attributes:
+        x, y: its points, float64, of equal shape (n,).
+        x_label, y_label: what they are.
+    """
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    x_label: str
+    y_label: str
 
 
 class Problem(ABC):
@@ -64,17 +99,53 @@ class Problem(ABC):
         return Point(*torch.func.grad(value, argnums=(0, 1))(z.x, z.y))
 
     @abstractmethod
-    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
-        """Evaluation, row by row: inputs (B, *shape) to (B, ...), whatever `metrics` needs of a row."""
+    def outputs(self, z: Point, batch: Batch) -> Tensor:
+        """Evaluation, row by row: (B, ...), whatever `metrics` needs of a row."""
 
     @abstractmethod
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """Evaluation, pooled: outputs (N, ...) and labels (N,) of all rows of a split; None where it is undefined."""
+        """Evaluation, pooled: outputs (N, ...) and labels (N,) of all rows of a split; None where it is undefined.
+
+        Names that end in an underscore and a number, from 0 on, are drawn together as one family.
+        """
+
+    def evaluate(self, z: Point, pool: Pool) -> Mapping[str, float | None]:
+        """Evaluation on a split: `metrics` of all rows' `outputs`, unless a problem has more to do."""
+        return self.metrics(z, pool.each(type(self).outputs, z), pool.labels)
+
+    def curves(self, z: Point, pool: Pool) -> Mapping[str, Curve]:
+        """What is drawn of the final point, by name, for each split."""
+        return {}
+
+    def pictures(self, z: Point) -> Mapping[str, Tensor]:
+        """What is saved as an image now and then, by name: (n, channels, height, width), numbers in [0, 1]."""
+        return {}
+
+    def prepared(self, shards: Shards, cache: Path, report: Callable[[str], None]) -> Self:
+        """The problem with what it takes to evaluate it, which is called once before a run.
+
+        Args:
+            shards: the data.
+            cache: a folder in which may be kept what is slow to make.
+            report: is told a line about what takes long.
+        """
+        return self
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks whose weights are in x or y."""
+        return ()
+
+    @property
+    def noise(self) -> int:
+        """Random numbers that a row's part in F depends on: what a batch's noise has of each row."""
+        return 0
 
     @property
     def mixes_rows(self) -> bool:
         """Whether a row's part in F depends on the batch's other rows, as with BatchNorm. Then no batch is padded."""
-        return False
+        layers = (layer for net in self.networks for layer in net.module.modules())
+        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
 
     def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Labels (R,) as numbers in [0, 1] that devices' availability may depend on; None: no such meaning."""
@@ -86,7 +157,7 @@ class Problem(ABC):
 
 
 class NetworkProblem(Problem):
-    """A problem that sees the rows' inputs only through one network: x is its weights, followed by what else there is.
+    """A problem that sees the rows' inputs through one network only: x is its weights, followed by what else there is.
 
     Engines have faster ways of running a common network for many clients than differentiating `value`, so a problem
     of this kind gives its loss as a function of the network's outputs.
@@ -106,8 +177,20 @@ class NetworkProblem(Problem):
             raise ConfigError("model.name", "the network has no weights to train")
 
     @property
-    def mixes_rows(self) -> bool:
-        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.net.module.modules())
+    def networks(self) -> tuple[Network, ...]:
+        return (self.net,)
+
+    def shift(self, y: Tensor) -> Tensor | None:
+        """What is added to every row's inputs before the network sees them, of their shape; None: nothing is.
+
+        Leading axes of y (..., D_y), where there are any, are different clients', and stay.
+        """
+        return None
+
+    def seen(self, y: Tensor, inputs: Tensor) -> Tensor:
+        """What the network sees of a batch's inputs (..., B, *shape)."""
+        shift = self.shift(y)
+        return inputs if shift is None else inputs + shift.unsqueeze(y.dim() - 1)
 
     @abstractmethod
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -120,4 +203,4 @@ class NetworkProblem(Problem):
     def value(self, z: Point, batch: Batch) -> Tensor:
         # One split: its backward is one concatenation, where indexing would add zero-padded copies.
         w, rest = z.x.split((self.net.size, len(z.x) - self.net.size))
-        return self.loss(self.net(w, batch.inputs), rest, z.y, batch)
+        return self.loss(self.net(w, self.seen(z.y, batch.inputs)), rest, z.y, batch)

@@ -69,9 +69,9 @@ class Quadratic(Problem):
         x, y = z.x, z.y
         return x @ A @ x / 2 + x @ B @ y - y @ C @ y / 2 + a @ x - c @ y
 
-    def outputs(self, z: Point, inputs: Tensor) -> Tensor:
+    def outputs(self, z: Point, batch: Batch) -> Tensor:
         """(grad_x F, grad_y F, B, C) of each row, flattened, shape (rows, X + Y + X*Y + Y*Y)."""
-        A, B, C, a, c = unpack_quadratic(inputs, self.dim_x, self.dim_y)
+        A, B, C, a, c = unpack_quadratic(batch.inputs, self.dim_x, self.dim_y)
         gx = A @ z.x + B @ z.y + a
         gy = B.transpose(-1, -2) @ z.x - C @ z.y - c
         return torch.cat((gx, gy, B.flatten(-2), C.flatten(-2)), dim=-1)

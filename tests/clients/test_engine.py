@@ -10,7 +10,7 @@ import torch
 
 from clients.fleet import InProcessFleet, spans
 from raysim.errors import ClientError
-from raysim.phase import Block, Order
+from raysim.phase import Batch, Block, Order
 from tests.contracts.table import settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
@@ -97,7 +97,7 @@ def test_whole_shards_are_passed_in_chunks_without_changing_the_gradient(
     made = experiment(DIGITS, settings("parallel_sgda"))
     (phase,) = made.algorithm.phases(0)
     order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
-    block = Block(np.array([4]), np.ones(1), None)
+    block = Block(np.array([4]), np.ones(1), None, np.zeros(1, np.uint64))
     (whole, _) = made.engine().run(order, block, {})
     monkeypatch.setattr("clients.engine.CHUNK_ROWS", 7)
     (pieces, _) = made.engine().run(order, block, {})
@@ -109,11 +109,12 @@ def test_outputs_are_those_of_every_row_in_order() -> None:
     z = made.problem.init(0).to(torch.float64)
     fleet = InProcessFleet(made.engine())
     for split, part in (("train", made.shards.train), ("test", made.shards.test)):
-        h = fleet.outputs(z, split)()
+        h = fleet.pool(split).each(type(made.problem).outputs, z)
         assert h.shape == (len(part),)
         for row in (0, 1, len(part) - 1):
             inputs = torch.tensor(part.features[row][None], dtype=torch.float64) * made.shards.mul + made.shards.add
-            assert h[row] == pytest.approx(made.problem.outputs(z, inputs).item(), rel=1e-12)
+            one = Batch(inputs, torch.tensor([part.labels[row]]), torch.ones(1))
+            assert h[row] == pytest.approx(made.problem.outputs(z, one).item(), rel=1e-12)
 
 
 def test_spans_cover_a_split_once() -> None:
@@ -124,5 +125,6 @@ def test_spans_cover_a_split_once() -> None:
 def test_the_number_of_torch_threads_is_put_back() -> None:
     before = torch.get_num_threads()
     made = experiment(DIGITS, settings("cd_ma"))
-    InProcessFleet(made.engine(), threads=before + 1).outputs(made.problem.init(0).to(torch.float64), "test")
+    fleet = InProcessFleet(made.engine(), threads=before + 1)
+    assert fleet.beside(torch.get_num_threads)() == before + 1
     assert torch.get_num_threads() == before

@@ -1,6 +1,7 @@
 """The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,32 @@ def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_
         stop(fleet)
     assert (raised.value.client, raised.value.round, raised.value.phase) == (guilty, 0, "update")
     assert "ValueError: a row I did not expect" in raised.value.trace
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_an_evaluation_in_several_passes_gives_the_same_bits(split: Any, ray_cluster: None) -> None:
+    base = dict(DIGITS) | {"problem": {"name": "robust"}}
+    made = experiment(base, settings("cd_ma"), partition=PARTITION, precision="float32")
+    fleet, here = started(made, Placement(2, None)), InProcessFleet(made.engine())
+    z = made.problem.init(0)
+    try:
+        there = fleet.beside(lambda: made.problem.evaluate(z, fleet.pool(split)))()
+    finally:
+        stop(fleet)
+    assert there == here.beside(lambda: made.problem.evaluate(z, here.pool(split)))()
+    assert there["robust_loss"] > there["loss"]
+
+
+def test_generated_images_are_the_same_on_actors(ray_cluster: None, tmp_path: Path) -> None:
+    base = dict(DIGITS) | {"problem": {"name": "gan", "classifier_epochs": 1}, "model": {"name": "tests.toys:TinyGAN"}}
+    made = experiment(base, settings("cd_mage", batch=6), partition=PARTITION, precision="float32")
+    made = replace(made, problem=made.problem.prepared(made.shards, tmp_path, lambda line: None))
+    fleet = started(made, Placement(2, None))
+    try:
+        here, there = (Server(made.job(tmp_path), how) for how in (InProcessFleet(made.engine()), fleet))
+        reports = [list(playing.run())[-1].metrics for playing in (here, there)]
+    finally:
+        stop(fleet)
+    assert torch.equal(here.point.x, there.point.x)
+    assert reports[0] == reports[1]
+    assert reports[0]["test"]["inception_score"] >= 1

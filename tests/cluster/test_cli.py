@@ -105,9 +105,9 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
     assert re.match(r"accepted, from the fastest to the slowest quarter of the devices: [\d.]+ / .* %\)$", lines[8])
     assert lines[9:11] == ["test auc 0.95 was not reached", f"results in {folder}"]
     assert [line.strip() for line in lines[11:]] == [
-        "config.yaml", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
+        "config.yaml", "curves.parquet", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
         "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png", "plots/fates.png",
-        "plots/participation.png", "rounds.parquet", "summary.json",
+        "plots/participation.png", "plots/roc.png", "rounds.parquet", "summary.json",
     ]  # fmt: skip
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
         line.strip() for line in lines[11:]

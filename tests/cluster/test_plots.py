@@ -8,11 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import same_color
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from PIL import Image
 
 from cluster import plots, summary, yaml12
 from cluster.plots import Curve
 from raysim.errors import DataError
+from server.exhibits import CURVES
 from server.ledger import METRICS, ROUNDS
 from tests.contracts.table import settings
 from tests.play import DIGITS, experiment, server
@@ -92,10 +96,112 @@ def test_a_run_on_devices_draws_time_fates_and_participation(tmp_path: Path) -> 
     curve = Curve.read(tmp_path, "auc", "train")
     assert curve.axes["sim_s"][-1] == pytest.approx((last.sim_s or 0) / 3600)
     names = {path.stem for path in plots.draw(tmp_path, "auc")}
-    assert names == {"auc_round", "auc_bytes_up", "auc_sim_s", "fates", "participation"}
+    assert names == {"auc_round", "auc_bytes_up", "auc_sim_s", "fates", "participation", "roc"}
     with Image.open(tmp_path / "plots" / "participation.png") as image:
         width, height = image.size
     assert width / height == pytest.approx(10 / 6.8, abs=0.01), "two rows: how often, and by tier, zone and label"
+
+
+def drawn_by(folder: Path, monkeypatch: pytest.MonkeyPatch, metric: str = "auc") -> dict[str, Figure]:
+    """What plots.draw makes of a run, by name, without the metric's own figures."""
+    figures: dict[str, Figure] = {}
+    monkeypatch.setattr(Figure, "savefig", lambda figure, to, **_: figures.update({to.stem: figure}))
+    plots.draw(folder, metric)
+    return {name: figure for name, figure in figures.items() if not name.startswith(f"{metric}_")}
+
+
+def numbered_folder(folder: Path, **values: list[float | None]) -> Path:
+    """A run that was evaluated after rounds 0 and 5: to `values` on test, and to 9 throughout on train."""
+    run_folder(folder, [], [])
+    pq.write_table(ROUNDS.empty_table(), folder / "rounds.parquet")
+    rows = [
+        {"round": t, "split": split, "metric": metric, "value": v, "bytes_down": 0, "bytes_up": t * 10**6, "wall_s": 0}
+        for split in ("train", "test")
+        for metric, found in ({"auc": [0.5, 0.75]} | values).items()
+        for t, v in zip((0, 5), found if split == "test" else (9.0, 9.0), strict=True)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), folder / "metrics.parquet")
+    return folder
+
+
+def test_numbered_metrics_are_drawn_together_over_rounds_and_as_they_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = numbered_folder(tmp_path / "run", loss_1=[4.0, 2.0], loss_0=[1.0, None], loss_2=[None, 0.5])
+    drawn = drawn_by(folder, monkeypatch)
+    assert set(drawn) == {"loss_by_class"}
+    over_rounds, last = drawn["loss_by_class"].axes
+    assert (over_rounds.get_xlabel(), over_rounds.get_ylabel()) == ("round", "test loss")
+    assert (last.get_xlabel(), last.get_ylabel()) == ("class", "test loss after round 5")
+    assert over_rounds.get_title() == "run"
+    found = lines(over_rounds)
+    assert list(found) == ["0", "1", "2"]
+    np.testing.assert_array_equal([y for _, y in found.values()], [[1, np.nan], [4, 2], [np.nan, 0.5]])
+    assert [x for x, _ in found.values()] == [[0, 5]] * 3
+    bars = [bar for bar in last.patches if isinstance(bar, Rectangle)]
+    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx([0, 1, 2])
+    np.testing.assert_array_equal([bar.get_height() for bar in bars], [np.nan, 2, 0.5])
+    for bar, line in zip(bars, over_rounds.get_lines(), strict=True):
+        assert same_color(bar.get_facecolor(), line.get_color())
+
+
+def test_many_classes_differ_in_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (10, 11, 62):
+        folder = numbered_folder(tmp_path / str(n), **{f"y_{c}": [1 / n, 1 / n] for c in range(n)})
+        over_rounds, _ = drawn_by(folder, monkeypatch)["y_by_class"].axes
+        assert len({tuple(line.get_color()) for line in over_rounds.get_lines()}) == n
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["accuracy_0"],
+        ["accuracy_0", "accuracy_2"],
+        ["accuracy_1", "accuracy_2"],
+        ["accuracy_0", "loss_1"],
+        ["a1", "a0"],
+    ],
+)
+def test_a_single_number_or_a_gap_makes_no_family(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = numbered_folder(tmp_path / "run", **{name: [0.0, 1.0] for name in names})
+    assert drawn_by(folder, monkeypatch) == {}
+
+
+def test_a_family_that_is_nowhere_defined_is_no_error(tmp_path: Path) -> None:
+    folder = numbered_folder(tmp_path / "run", loss_0=[None, None], loss_1=[None, None])
+    assert folder / "plots" / "loss_by_class.png" in plots.draw(folder, "auc")
+    assert (folder / "plots" / "loss_by_class.png").exists()
+
+
+def test_a_run_without_test_rows_draws_its_classes_on_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = experiment(DIGITS, settings("parallel_sgda"), problem={"name": "fair"}, evaluate={"splits": ["train"]})
+    for _ in server(made, tmp_path).run():
+        pass
+    (tmp_path / "config.yaml").write_text(yaml12.dump(made.resolved))
+    drawn = drawn_by(tmp_path, monkeypatch, made.problem.headline)
+    assert set(drawn) == {"accuracy_by_class", "loss_by_class", "y_by_class"}
+    over_rounds, last = drawn["y_by_class"].axes
+    assert over_rounds.get_ylabel() == "train y"
+    assert sum(bar.get_height() for bar in last.patches if isinstance(bar, Rectangle)) == pytest.approx(1)
+    assert [y[0] for _, y in lines(over_rounds).values()] == pytest.approx([0.1] * 10)
+
+
+def test_a_curve_of_the_final_point_is_a_line_for_each_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = numbered_folder(tmp_path / "run")
+    labels = {"x_label": "recall", "y_label": "precision"}
+    rows = [
+        {"split": "train", "curve": "pr", "x": [0.0, 1.0], "y": [1.0, 0.5], **labels},
+        {"split": "test", "curve": "pr", "x": [0.0, 0.5, 1.0], "y": [1.0, 0.75, 0.25], **labels},
+        {"split": "train", "curve": "other", "x": [0.0], "y": [0.0], **labels},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=CURVES), folder / "curves.parquet")
+    drawn = drawn_by(folder, monkeypatch)
+    assert set(drawn) == {"pr", "other"}
+    (ax,) = drawn["pr"].axes
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("recall", "precision", "run")
+    assert lines(ax) == {"train": ([0, 1], [1, 0.5]), "test": ([0, 0.5, 1], [1, 0.75, 0.25])}
 
 
 def test_where_nothing_was_evaluated_nothing_is_drawn(tmp_path: Path) -> None:

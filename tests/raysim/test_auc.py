@@ -1,8 +1,13 @@
 """The AUC problem: gradients, closed-form saddle of the scalars, exact pooled AUC."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
@@ -32,7 +37,7 @@ def somewhere(auc: AUC) -> Point:
 def test_the_value_is_the_published_formula_row_by_row() -> None:
     auc, rows = problem(counts=(10, 30, 60)), batch()
     z = somewhere(auc)
-    h = auc.outputs(z, rows.inputs).tolist()
+    h = auc.outputs(z, rows).tolist()
     s1, s2, y, p = z.x[-2].item(), z.x[-1].item(), z.y.item(), 0.1
     total = 0.0
     for score, label in zip(h, rows.labels.tolist(), strict=True):
@@ -72,7 +77,7 @@ def test_with_the_network_held_the_scalars_reach_their_closed_form() -> None:
     for _ in range(4000):
         g = auc.gradient(z, rows)
         z = z.descent_ascent(Point(held * g.x, g.y), 0.5, 0.5)
-    h = auc.outputs(z, rows.inputs)
+    h = auc.outputs(z, rows)
     s1, s2 = h[rows.labels == 0].mean().item(), h[rows.labels != 0].mean().item()
     assert z.x[-2:].tolist() == pytest.approx([s1, s2], abs=1e-10)
     assert z.y.item() == pytest.approx(s2 - s1, abs=1e-10)
@@ -106,7 +111,7 @@ def test_auc_is_the_share_of_ordered_pairs_with_ties_for_half() -> None:
 def test_pooled_value_agrees_with_the_training_value() -> None:
     auc, rows = problem(), batch()
     z = somewhere(auc)
-    metrics = auc.metrics(z, auc.outputs(z, rows.inputs).numpy(), rows.labels.numpy())
+    metrics = auc.metrics(z, auc.outputs(z, rows).numpy(), rows.labels.numpy())
     assert metrics["value"] == pytest.approx(auc.value(z, rows).item(), rel=1e-12)
 
 
@@ -143,3 +148,43 @@ def test_parts_hold_the_whole_point() -> None:
     parts = auc.parts(z)
     assert sum(part.numel() for part in parts.values()) == z.x.numel() + z.y.numel()
     assert {"s1", "s2", "y"} <= parts.keys()
+
+
+@dataclass(frozen=True)
+class OneBatch:
+    """The pool of a split whose rows are one batch."""
+
+    auc: AUC
+    batch: Batch
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.batch.labels.numpy()
+
+    def each(self, f: Callable[[AUC, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
+        return f(self.auc, z, self.batch).numpy()
+
+    def total(self, f: Callable[[AUC, Point, Batch], Tensor], z: Point) -> Tensor:
+        return f(self.auc, z, self.batch)
+
+
+@pytest.mark.parametrize(("rows", "points"), [(12, range(2, 13)), (20_000, range(400, 501))])
+def test_the_area_under_the_roc_curve_is_the_auc(rows: int, points: range) -> None:
+    auc = problem()
+    z, pool = somewhere(auc), OneBatch(auc, batch(rows))
+    roc = auc.curves(z, pool)["roc"]
+    assert (roc.x_label, roc.y_label) == ("false positive rate", "true positive rate")
+    assert len(roc.x) == len(roc.y)
+    assert len(roc.x) in points
+    assert (roc.x[0], roc.y[0], roc.x[-1], roc.y[-1]) == (0, 0, 1, 1)
+    assert (np.diff(roc.x) >= 0).all()
+    assert (np.diff(roc.y) >= 0).all()
+    area = np.diff(roc.x) @ (roc.y[1:] + roc.y[:-1]) / 2
+    assert area == pytest.approx(auc.evaluate(z, pool)["auc"], abs=1e-3)
+
+
+def test_there_is_no_roc_curve_of_one_kind_of_label() -> None:
+    auc, rows = problem(), batch()
+    for label in (0, 1):
+        one = Batch(rows.inputs, torch.full_like(rows.labels, label), rows.weights)
+        assert auc.curves(somewhere(auc), OneBatch(auc, one)) == {}

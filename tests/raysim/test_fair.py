@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from clients.fleet import InProcessFleet
 from raysim.domain import Simplex
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
@@ -38,7 +39,7 @@ def somewhere(fair: Fair) -> Point:
 def test_over_all_rows_it_is_the_weighted_sum_of_the_classes_mean_losses() -> None:
     fair, rows = problem(), all_rows()
     z = somewhere(fair)
-    logits = fair.outputs(z, rows.inputs)
+    logits = fair.outputs(z, rows)
     losses = [cross_entropy(logits[rows.labels == c], rows.labels[rows.labels == c]) for c in range(3)]
     expected = float(sum(y_c * loss for y_c, loss in zip(z.y, losses, strict=True)))
     assert fair.value(z, rows).item() == pytest.approx(expected, rel=1e-12)
@@ -105,6 +106,6 @@ def test_with_the_network_held_all_weight_goes_to_the_class_of_the_largest_loss(
     z = trajectory(made, tmp_path, 12)[-1]
     everything = np.arange(len(made.shards.train))
     labels = made.shards.labels(everything)
-    logits = made.problem.outputs(z, made.shards.inputs(everything, dtype=torch.float64))
+    logits = torch.from_numpy(InProcessFleet(made.engine()).pool("train").each(Fair.outputs, z))
     losses = [float(cross_entropy(logits[labels == c], labels[labels == c])) for c in range(10)]
     assert z.y.tolist() == [float(c == np.argmax(losses)) for c in range(10)]

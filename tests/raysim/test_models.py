@@ -1,7 +1,10 @@
 """Networks: published sizes, and a flat vector that is the module's own weights."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from raysim.errors import ConfigError
@@ -23,6 +26,7 @@ def factory(name: str, shape: tuple[int, ...], **settings: object) -> NetworkFac
         ("relu_cnn", (3, 32, 32), 10, 581_866),
         ("relu_cnn", (3, 32, 32), 1, 581_281),
         ("mlp", (1, 28, 28), 10, 199_210),
+        ("resnet18", (3, 64, 64), 10, 11_181_642),
     ],
 )
 def test_published_number_of_weights(name: str, shape: tuple[int, ...], outputs: int, floats: int) -> None:
@@ -92,3 +96,25 @@ def test_batch_statistics_without_running_averages_are_welcome() -> None:
 def test_a_class_of_ones_own_by_its_path() -> None:
     network = NetworkFactory(MODELS, "raysim.models.cnn:LeNet5", (1, 28, 28))(10)
     assert isinstance(network.module, LeNet5)
+
+
+def test_resnet18_begins_with_the_weights_of_a_file_but_for_its_last_layer(tmp_path: Path) -> None:
+    pretrained = torchvision.models.resnet18().state_dict()
+    torch.save(pretrained, tmp_path / "resnet18.pth")
+    network = factory("resnet18", (3, 32, 32), weights=str(tmp_path / "resnet18.pth"))(4)
+    mine = network.unflatten(network.init(0))
+    assert torch.equal(mine["net.layer4.1.bn2.weight"], pretrained["layer4.1.bn2.weight"])
+    assert torch.equal(mine["net.conv1.weight"], pretrained["conv1.weight"])
+    assert mine["net.fc.weight"].shape == (4, 512)
+    assert torch.isfinite(network(network.init(0), torch.rand(2, 3, 32, 32))).all()
+
+
+@pytest.mark.parametrize("made", ["nothing", "rubbish", "another network"])
+def test_weights_that_do_not_fit_are_refused(made: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    if made == "rubbish":
+        path.write_bytes(b"PK\x03\x04 not a checkpoint")
+    elif made == "another network":
+        torch.save({"conv1.weight": torch.ones(3)}, path)
+    with pytest.raises(ConfigError, match=rf"^model.weights: {path} does not fit"):
+        factory("resnet18", (3, 32, 32), weights=str(path))(4).init(0)

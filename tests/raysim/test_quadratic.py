@@ -54,7 +54,7 @@ def test_row_outputs_average_to_the_gradient(tmp_path: Path) -> None:
     problem, shards = made(tmp_path)
     z, data = problem.init(0).to(torch.float64), everything(shards)
     g = problem.gradient(z, data)
-    rows = problem.outputs(z, data.inputs)
+    rows = problem.outputs(z, data)
     torch.testing.assert_close(rows.mean(0)[:5], torch.cat((g.x, g.y)))
     assert np.isclose(problem.metrics(z, rows.numpy(), np.zeros(20))["gradient_norm"], g.norm())
 
@@ -77,7 +77,7 @@ def test_the_primal_gradient_is_that_of_the_maximum_over_y(data: dict[str, float
     generator, h = torch.Generator().manual_seed(0), 1e-4
     for _ in range(5):
         x, y = (torch.randn(n, generator=generator, dtype=torch.float64) for n in (3, problem.dim_y))
-        rows = problem.outputs(Point(x, y), everything(shards).inputs).numpy()
+        rows = problem.outputs(Point(x, y), everything(shards)).numpy()
         found = problem.metrics(Point(x, y), rows, np.zeros(20))["primal_gradient_norm"]
         differences = [
             (highest(shards, x.numpy() + e, problem.dim_y) - highest(shards, x.numpy() - e, problem.dim_y)) / (2 * h)

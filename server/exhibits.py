@@ -1,0 +1,48 @@
+"""What of a point is looked at rather than measured: pictures of it now and then, and curves of the final one."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import Tensor
+
+from server.evaluation import Curves
+
+CURVES = pa.schema(
+    [
+        pa.field("split", pa.string()),
+        pa.field("curve", pa.string()),
+        pa.field("x_label", pa.string()),
+        pa.field("y_label", pa.string()),
+        pa.field("x", pa.list_(pa.float64())),
+        pa.field("y", pa.list_(pa.float64())),
+    ]
+)
+
+
+def save_pictures(folder: Path, rounds: int, pictures: Mapping[str, Tensor]) -> None:
+    """Writes pictures/NAME_ROUNDS.png, each a grid of the images (n, channels, height, width) of that name."""
+    if not pictures:
+        return
+    import torchvision  # takes a second, and most problems have nothing to show
+
+    (folder / "pictures").mkdir(exist_ok=True)
+    for name, images in pictures.items():
+        columns = max(1, round(len(images) ** 0.5))
+        to = folder / "pictures" / f"{name}_{rounds:06d}.png"
+        torchvision.utils.save_image(images.float().cpu().clamp(0, 1), to, nrow=columns, padding=1)
+
+
+def save_curves(folder: Path, curves: Curves) -> None:
+    """Writes curves.parquet, a row per curve."""
+    rows = [
+        {"split": split, "curve": name, "x_label": c.x_label, "y_label": c.y_label, "x": c.x, "y": c.y}
+        for split, found in curves.items()
+        for name, c in found.items()
+    ]
+    if rows:
+        unfinished = folder / ".curves.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=CURVES), unfinished)
+        os.replace(unfinished, folder / "curves.parquet")
