@@ -94,6 +94,8 @@ class Experiment:
         planner = Planner(shards.rows_N, config.seed, block, together)
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
+            if problem.mixes_rows:
+                _require_statistics(planner, phase)
         made = cls(config, shards, problem, algorithm, planner)
         _ = made.dispatcher(), made.groupings  # devices and label scores that cannot be are refused here
         return made
@@ -225,6 +227,17 @@ class Experiment:
         if self.label_score_N is not None:
             found["label"] = Grouping.by_label(self.label_score_N)
         return found
+
+
+def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:
+    """Raises ConfigError where a minibatch has one row, of which BatchNorm has no statistics."""
+    alone = planner.population[planner.smallest(phase.work) == 1]
+    if len(alone):
+        raise ConfigError(
+            "algorithm.batch",
+            f"the {planner.rows_N[alone[0]]} rows of client {alone[0]} leave a minibatch of one row in phase "
+            f"{phase.name!r}, and BatchNorm needs two; take another size",
+        )
 
 
 def _vectorized(config: Config, problem: Problem) -> bool:

@@ -69,6 +69,19 @@ class Planner:
         drawn: NDArray[np.int64] = np.where(left < 0, np.minimum(first + (work.K - 1) * batch, n), n + later)
         return drawn
 
+    def smallest(self, work: Work) -> NDArray[np.int64]:
+        """Rows of the smallest minibatch of each client of the population, where whole shards are cut into them too."""
+        n = self.rows_N[self.population]
+        if not isinstance(work, LocalSteps):
+            batch = n if work.batch is None else np.minimum(work.batch, n)
+            return batch - (-n % batch)
+        batch, first = _sizes(work, n)
+        begun = 1 - -(n - first) // batch  # steps of the first epoch, in which what follows the first is cut anew
+        least = first if work.K == 1 else np.minimum(first, batch)
+        for steps, rows in ((begun, n - first), (begun - -n // batch, n)):
+            least = np.where((steps <= work.K) & (rows > 0), np.minimum(least, batch - (-rows % batch)), least)
+        return least
+
     def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
         """The cohort's work, cut into blocks as equal as can be."""
         if self.block is not None:

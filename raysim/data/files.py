@@ -20,7 +20,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from raysim.data.standard import PIXELS, ROOT_VARIABLE
-from raysim.data.table import Source, Splits, Table, stamps
+from raysim.data.table import Splits, Table, stamps
+from raysim.data.thinned import Thinned
 from raysim.errors import ConfigError, DataError
 from raysim.registry import STRICT, nearest
 
@@ -30,7 +31,7 @@ _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's modes of 8 bits a channel 
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Parquet(Source):
+class Parquet(Thinned):
     """A Parquet file: images in the Hugging Face hub's layout, or numeric feature columns.
 
     An image column is a ``struct<bytes, path>``; its images become (channels, height, width) uint8 rows, scaled to
@@ -43,6 +44,7 @@ class Parquet(Source):
         image: the image column; None takes the only ``struct<bytes, path>`` column, where there is one.
         features: the feature columns; None takes every numeric column but the label and the client.
         client: the column that says whose each row is, for the partition ``natural``.
+        thin, thin_keep: classes that lose training rows, and the share that stays.
 
     Raises (by `load`):
         DataError: a file or column is missing or damaged, a value is missing or not finite, or images differ in size.
@@ -56,7 +58,7 @@ class Parquet(Source):
     features: tuple[str, ...] | None = None
     client: str | None = None
 
-    def load(self, seed: int) -> Splits:
+    def read(self, seed: int) -> Splits:
         if self.image is not None and self.features is not None:
             raise ConfigError("data.features", "cannot stand beside data.image; keep one of the two")
         train_file = _ParquetColumns(self.train)
@@ -115,7 +117,7 @@ class Parquet(Source):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class LibSVM(Source):
+class LibSVM(Thinned):
     """A file of LIBSVM text (svmlight), plain, .gz or .bz2, as dense float32 rows.
 
     The distinct labels of the train, sorted, become the classes 0, 1, ...; so -1 and +1 become 0 and 1.
@@ -124,6 +126,7 @@ class LibSVM(Source):
         train: the file.
         test: the file of the test; None draws `test_fraction` of the train by the seed.
         n_features: the length of a row; None takes the largest feature number in the files.
+        thin, thin_keep: classes that lose training rows, and the share that stays.
 
     Raises (by `load`):
         DataError: a file is missing or damaged, or the test has a label that the train has not.
@@ -135,7 +138,7 @@ class LibSVM(Source):
     test_fraction: Fraction = 0.2
     n_features: Annotated[int, Field(ge=1)] | None = None
 
-    def load(self, seed: int) -> Splits:
+    def read(self, seed: int) -> Splits:
         from sklearn.datasets import load_svmlight_files
 
         paths = [find_file(path) for path in (self.train, self.test) if path is not None]

@@ -9,37 +9,14 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from raysim.data.table import Source, Splits, Table, stamps
-from raysim.errors import ConfigError, DataError
+from raysim.data.table import Splits, Table, stamps
+from raysim.data.thinned import Thinned
+from raysim.errors import DataError
 from raysim.registry import STRICT
 
 ROOT_VARIABLE = "RAYSIM_DATA_ROOT"
 PIXELS = {"mul": 2 / 255, "add": -1.0}  # uint8 pixels to [-1, 1]
 CLASSES = 10
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Thinned(Source):
-    """A set of 10 classes of which some may be thinned, for imbalance.
-
-    Attributes:
-        thin: classes that lose training rows.
-        thin_keep: the share of their rows that stays, drawn by the seed.
-
-    Raises:
-        ConfigError: there is no such class.
-    """
-
-    thin: tuple[int, ...] = ()
-    thin_keep: Annotated[float, Field(gt=0, le=1)] = 1.0
-
-    def __post_init__(self) -> None:
-        for c in self.thin:
-            if not 0 <= c < CLASSES:
-                raise ConfigError("data.thin", f"class {c} is not in the data, which has 0 to {CLASSES - 1}")
-
-    def _thinned(self, train: Table, seed: int) -> Table:
-        return train.thinned(self.thin, self.thin_keep, seed) if self.thin else train
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -55,13 +32,13 @@ class Digits(Thinned):
 
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
-    def load(self, seed: int) -> Splits:
+    def read(self, seed: int) -> Splits:
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         table = Table(digits.images[:, None].astype(np.uint8), digits.target.astype(np.int64))
         train, test = table.split(self.test_fraction, seed)
-        return Splits(self._thinned(train, seed), test, classes=CLASSES, mul=2 / 16, add=-1.0)
+        return Splits(train, test, classes=CLASSES, mul=2 / 16, add=-1.0)
 
     def fingerprint(self) -> str:
         import sklearn
@@ -82,8 +59,8 @@ class Torchvision(Thinned):
     root: str | None = None
     download: bool = False
 
-    def load(self, seed: int) -> Splits:
-        return Splits(self._thinned(self._table(train=True), seed), self._table(train=False), classes=CLASSES, **PIXELS)
+    def read(self, seed: int) -> Splits:
+        return Splits(self._table(train=True), self._table(train=False), classes=CLASSES, **PIXELS)
 
     def fingerprint(self) -> str:
         if self.download:

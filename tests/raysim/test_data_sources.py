@@ -109,7 +109,17 @@ def test_thinned_classes_keep_their_share_of_training_rows_and_no_test_rows_are_
     assert np.delete(after, [0, 3]).tolist() == np.delete(before, [0, 3]).tolist()
     assert (thinned.test.labels == whole.test.labels).all()
     with pytest.raises(ConfigError, match=r"data.thin: class 10 is not in the data"):
-        Digits(thin=(10,))
+        Digits(thin=(10,)).load(seed=0)
+
+
+def test_classes_of_files_are_thinned_too(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("".join(f"{2 * (i % 2) - 1} 1:{i}\n" for i in range(40)))
+    whole, thinned = (LibSVM(train=str(path), thin=thin, thin_keep=0.25).load(seed=0) for thin in ((), (1,)))
+    before, after = (np.bincount(splits.train.labels) for splits in (whole, thinned))
+    assert after.tolist() == [before[0], round(0.25 * before[1])]
+    with pytest.raises(ConfigError, match=r"data.thin: class 2 is not in the data, which has 0 to 1"):
+        LibSVM(train=str(path), thin=(2,)).load(seed=0)
 
 
 def test_the_seed_draws_the_test() -> None:

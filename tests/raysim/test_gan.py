@@ -160,6 +160,12 @@ def test_a_run_scores_images_of_the_same_noise_each_time(tmp_path: Path) -> None
     assert not torch.equal(pictures, gan.pictures(trained)["samples"])
 
 
+@pytest.mark.parametrize(("name", "batch", "phase"), [("cd_mage", 5, "collect"), ("cd_ma", 35, "update")])
+def test_a_minibatch_without_statistics_is_refused_before_the_run(name: str, batch: int, phase: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^algorithm.batch: the 71 rows of client \d+ leave .* in phase '{phase}'"):
+        experiment(TINY, settings(name, batch=batch))
+
+
 def test_what_is_no_gan_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model.name: 'mlp' has no submodule 'generator'"):
         experiment(TINY, settings("cd_ma"), model={"name": "mlp"})

@@ -82,6 +82,23 @@ def test_a_whole_shard_has_no_batches() -> None:
     assert block.rows_CKB is None
 
 
+@pytest.mark.parametrize("first", [None, 1, 3, 8])
+@pytest.mark.parametrize("batch", [None, 1, 2, 3, 5, 20])
+def test_the_smallest_minibatch_is_that_of_the_drawn_ones(batch: int | None, first: int | None) -> None:
+    made = planner([1, 2, 3, 4, 5, 6, 7, 9, 11])
+    for K in range(1, 9):
+        work = LocalSteps(K, batch, first)
+        blocks = made.blocks(work, 0, "update", made.population)
+        drawn = [np.count_nonzero(rows_KB >= 0, axis=1).min() for block in blocks for rows_KB in block.rows_CKB]
+        assert made.smallest(work).tolist() == drawn
+
+
+def test_the_smallest_minibatch_of_whole_shards_that_are_cut() -> None:
+    made = planner([1, 0, 6, 7, 8])
+    assert made.smallest(WholeShard(3)).tolist() == [1, 3, 1, 2]
+    assert made.smallest(WholeShard()).tolist() == [1, 6, 7, 8]
+
+
 def test_cohorts_leave_out_clients_without_rows() -> None:
     made = planner([3, 0, 2, 0, 5])
     for t in range(20):
