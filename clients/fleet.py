@@ -3,9 +3,9 @@
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -78,6 +78,12 @@ class InProcessFleet:
         with torch_threads(self.threads):
             partial, kept = self.engine.run_all(order, blocks, memory)
         return partial, dict(zip(clients_of(blocks), kept, strict=True)) if order.phase.remembers else {}
+
+    def fetch(self, memory: Memory) -> Mapping[int, Any]:
+        return memory
+
+    def keep(self, memories: Mapping[int, Any]) -> Memory:
+        return memories
 
     def pool(self, split: Split) -> InProcessPool:
         return InProcessPool(self.engine, split)

@@ -7,7 +7,7 @@ import math
 import operator
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -163,6 +163,12 @@ class RayFleet:
             hosted = self._hosted(call, blocks, self.per_actor)
             total = pairwise_sum(functools.reduce(operator.add, map(arrived, block)) for block in hosted)
         return total, dict(zip(clients_of(blocks), handles, strict=True)) if returns else {}
+
+    def fetch(self, memory: Memory) -> Mapping[int, Any]:
+        return dict(zip(memory, map(unpacked, _get(list(memory.values()))), strict=True))
+
+    def keep(self, memories: Mapping[int, Any]) -> Memory:
+        return {client: ray.put(packed(memory)) for client, memory in memories.items()}
 
     def pool(self, split: Split) -> RayPool:
         return RayPool(self.actors, split, getattr(self.shards, split).labels)

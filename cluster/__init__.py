@@ -7,6 +7,6 @@ print(result.folder, result.final("auc"))
 """
 
 from cluster.config import Config, load_config
-from cluster.run import Result, run
+from cluster.run import Result, resume, run
 
-__all__ = ["Config", "Result", "load_config", "run"]
+__all__ = ["Config", "Result", "load_config", "resume", "run"]

@@ -1,6 +1,11 @@
 """The console script `raysim`."""
 
+import contextlib
+import functools
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +20,12 @@ from cluster.config import load_config
 from cluster.experiment import Experiment
 from cluster.presets import PRESETS
 from cluster.progress import Watcher, number
+from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
 from raysim.devices import AVAILABILITY
-from raysim.errors import RaysimError
+from raysim.errors import ConfigError, RaysimError, Stopped
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
 from server.rounds import Progress
@@ -41,25 +47,47 @@ Overrides = Annotated[
 
 
 @app.command()
-def run(config: ConfigPath, override: Overrides = None) -> None:
-    """Run an experiment and print where its results lie."""
-    settings = load_config(config, override or [])
+def run(
+    config: Annotated[Path | None, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")] = None,
+    override: Overrides = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run of this folder instead.", metavar="RUN")
+    ] = None,
+    from_: Annotated[
+        int | None,
+        typer.Option("--from", help="The checkpoint to go on from; the latest if none is given.", metavar="ROUND"),
+    ] = None,
+) -> None:
+    """Run an experiment and print where its results lie. Ctrl-C ends it after the round, a second one at once."""
+    if (config is None) == (resume is None):
+        raise ConfigError("", "give either a configuration, or --resume with the folder of a run")
+    if from_ is not None and resume is None:
+        raise ConfigError("--from", "is the checkpoint of a run to go on from, and needs --resume")
     show = _Show()
     try:
-        with show:
-            result = run_experiment(settings, watch=show.report, started=show.started, notice=console.print)
+        with show, _signals(show) as stop:
+            if resume is not None:
+                play = functools.partial(resume_experiment, resume, override or [], from_)
+            else:
+                assert config is not None
+                play = functools.partial(run_experiment, load_config(config, override or []))
+            result = play(watch=show.report, started=show.started, notice=console.print, stop=stop)
     except KeyboardInterrupt:
         if show.folder:
-            console.print(f"stopped; what the last evaluation wrote is in {show.folder}")
+            console.print(f"stopped in a round; go on from the last checkpoint with: raysim run --resume {show.folder}")
         raise typer.Exit(130) from None
+    except Stopped as stopped:
+        console.print(str(stopped))
+        raise typer.Exit(128 + show.signal) from None
     for split in result.splits:
         console.print(f"final {split} {result.headline}: {number(result.final(split=split))}")
     for line in summaries.lines(result.summary):
         console.print(line)
     console.print(f"results in {result.folder}")
     for path in sorted(result.folder.rglob("*")):
-        if path.is_file():
-            console.print(f"  {path.relative_to(result.folder)}")
+        inside = path.relative_to(result.folder)
+        if path.is_file() and inside.parts[0] != "checkpoints":
+            console.print(f"  {inside}")
 
 
 @app.command()
@@ -109,11 +137,37 @@ def plot(
     console.print(f"wrote {out}")
 
 
+@contextlib.contextmanager
+def _signals(show: "_Show") -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set the first time; the second time they end the program at once."""
+    stop = threading.Event()
+
+    def heard(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        show.signal = number
+        stop.set()
+        print("stopping after this round; once more to stop at once", file=sys.stderr)  # noqa: T201
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class _Show:
-    """The bar appears once the run's folder and headline metric are known."""
+    """The bar appears once the run's folder and headline metric are known.
+
+    Attributes:
+        folder: of the run.
+        signal: that ended it.
+    """
 
     def __init__(self) -> None:
         self.folder: Path | None = None
+        self.signal = 0
         self._watcher: Watcher | None = None
 
     def __enter__(self) -> "_Show":

@@ -56,6 +56,22 @@ class DevicesConfig(DeviceModel):
     availability: Choice = Choice(name="markov")
 
 
+class CheckpointConfig(BaseModel):
+    """Section `checkpoint`: what a run goes on from if it is broken off.
+
+    Attributes:
+        every: rounds between checkpoints; there is one after the last round, and when a run is stopped, as well.
+        keep: how many of the latest are kept, besides the one with the best headline metric.
+        folder: where; None is the run folder's checkpoints/. A path, or a URL that pyarrow or fsspec knows (s3://...).
+    """
+
+    model_config = STRICT
+
+    every: Count = 10
+    keep: Count = 2
+    folder: str | None = None
+
+
 class RayConfig(BaseModel):
     """Section `ray`.
 
@@ -110,6 +126,7 @@ class Config(BaseModel):
     devices: DevicesConfig | None = None
     server: PolicyConfig = PolicyConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     clients: ClientsConfig = ClientsConfig()
     ray: RayConfig = RayConfig()
     output: OutputConfig = OutputConfig()

@@ -26,6 +26,7 @@ from raysim.phase import Algorithm, Order, Phase, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
+from server.checkpoint import Checkpoints, Store
 from server.dispatch import Devices, Dispatcher, Ideal
 from server.participation import Grouping
 from server.plan import Planner
@@ -155,9 +156,24 @@ class Experiment:
             rounds=self.config.rounds,
             evaluate_every=self.config.evaluate.every,
             pictures_every=self.config.evaluate.pictures,
+            checkpoint_every=self.config.checkpoint.every,
             dtype=self.dtype,
             folder=folder,
+            checkpoints=self.checkpoints(folder),
         )
+
+    def checkpoints(self, folder: Path) -> Checkpoints:
+        """Those of a run in this folder."""
+        place = self.config.checkpoint.folder
+        store = Store.at(folder / "checkpoints" if place is None else f"{place.rstrip('/')}/{folder.name}")
+        # Records of a state may be of the user's own package.
+        packages = {"raysim", "server", type(self.algorithm).__module__.partition(".")[0]}
+        return Checkpoints(store, self.identity, self.config.checkpoint.keep, packages)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run's numbers depend on, as plain data: the resolved configuration and the data."""
+        return self.resolved | {"shards": self.shards.folder.name}
 
     def rehearse(self) -> list[Exchange]:
         """What a steady round moves, found by playing rounds 0 and 1 with one real client per phase.

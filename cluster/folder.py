@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from importlib.metadata import version
@@ -22,7 +23,7 @@ def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
         folder = Path(parent).expanduser().absolute() / (f"{stem}-{copies}" if copies else stem)
         try:
             folder.mkdir(parents=True)
-            (folder / "config.yaml").write_text(yaml12.dump(resolved), encoding="utf-8")
+            write_config(folder, resolved)
             (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
         except FileExistsError:
             copies += 1  # another run began in the same second
@@ -30,6 +31,13 @@ def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
             raise ConfigError("output.folder", f"cannot make {folder} ({error.strerror})") from None
         else:
             return folder
+
+
+def write_config(folder: Path, resolved: dict[str, Any]) -> None:
+    """Writes config.yaml, whole or not at all."""
+    unfinished = folder / ".config.yaml"
+    unfinished.write_text(yaml12.dump(resolved), encoding="utf-8")
+    os.replace(unfinished, folder / "config.yaml")
 
 
 def _environment() -> dict[str, Any]:

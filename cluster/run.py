@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from torch import Tensor
 from clients.fleet import InProcessFleet
 from clients.ray_fleet import RayFleet, original
 from cluster import connect, folder, plots, summary
-from cluster.config import Config
+from cluster.config import Config, load_config
 from cluster.experiment import Experiment
+from raysim.errors import CheckpointError, ConfigError, Stopped
 from server.actor import ServerActor
 from server.rounds import Progress, Server
 
@@ -76,12 +78,19 @@ Watch = Callable[[Progress], None]
 
 Started = Callable[[Experiment, Path], None]
 
+# Keys of a configuration that change none of a run's numbers, so that it may go on with others.
+FREE = (
+    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "ray", "output", "checkpoint",
+    "evaluate.target", "evaluate.pictures", "rounds",
+)  # fmt: skip
+
 
 def run(
     config: Config,
     watch: Watch | None = None,
     started: Started | None = None,
     notice: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
 ) -> Result:
     """Runs an experiment.
 
@@ -90,41 +99,146 @@ def run(
         watch: called before the first round and after each.
         started: called once, with what is about to run and its folder.
         notice: told a line about what takes long before that.
+        stop: once it is set, the run ends after the round that is being played.
 
     Raises:
         ConfigError, DataError, PlacementError: before any round.
         ClientError: with the client, round, phase and traceback of a fault in client code.
+        Stopped: after `stop`, where rounds were left.
     """
-    experiment = Experiment.build(config)
-    over_ray = config.clients.fleet == "ray"
-    if over_ray and connect.starts_here(config.ray.address):
-        experiment.placement(connect.machine())  # what cannot fit is refused before Ray starts
-    experiment = experiment.prepared(notice)
+    experiment = _fitting(Experiment.build(config)).prepared(notice)
     where = folder.make(config.output.folder, config.name, experiment.resolved)
+    return _played(experiment, where, None, watch, started, stop)
+
+
+def resume(
+    where: Path,
+    overrides: Sequence[str] = (),
+    rounds: int | None = None,
+    watch: Watch | None = None,
+    started: Started | None = None,
+    notice: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Goes on with a run that was broken off, to the numbers that it would have given, or lets it have more rounds.
+
+    Args:
+        where: its folder.
+        overrides: as of load_config, of keys that change none of its numbers.
+        rounds: of the checkpoint to go on from; None is the latest.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or of a run with another configuration.
+        And what `run` raises.
+    """
+    where = where.expanduser().absolute()
+    experiment = _fitting(Experiment.build(load_config(where / "config.yaml", overrides)))
+    standing, config = experiment.checkpoints(where).load(rounds)
+    _require_same(config, experiment.identity)
+    if standing.rounds > experiment.config.rounds:
+        raise ConfigError("rounds", f"is {experiment.config.rounds}, and {standing.rounds} are done")
+    folder.write_config(where, experiment.resolved)
+    return _played(experiment.prepared(notice), where, standing.rounds, watch, started, stop)
+
+
+def _fitting(experiment: Experiment) -> Experiment:
+    """It, if it fits on the machine, where Ray is to be started here."""
+    if experiment.config.clients.fleet == "ray" and connect.starts_here(experiment.config.ray.address):
+        experiment.placement(connect.machine())  # what cannot fit is refused before Ray starts
+    return experiment
+
+
+def _played(
+    experiment: Experiment,
+    where: Path,
+    resume_from: int | None,
+    watch: Watch | None,
+    started: Started | None,
+    stop: threading.Event | None,
+) -> Result:
     if started:
         started(experiment, where)
-    with contextlib.closing((_over_ray if over_ray else _in_process)(experiment, where)) as progress:
+    play = _over_ray if experiment.config.clients.fleet == "ray" else _in_process
+    done = 0
+    with contextlib.closing(play(experiment, where, resume_from, stop or threading.Event())) as progress:
         for report in progress:
+            done = report.round
             if watch:
                 watch(report)
+    if done < experiment.config.rounds:
+        raise Stopped(
+            f"stopped after {done} of {experiment.config.rounds} rounds; go on with: raysim run --resume {where}"
+        )
     summary.write(where, experiment)
     plots.draw(where, experiment.problem.headline)
     return Result(where, experiment.problem.headline)
 
 
-def _in_process(experiment: Experiment, where: Path) -> Generator[Progress, None, None]:
-    fleet = InProcessFleet(experiment.engine(), experiment.config.clients.threads)
-    yield from Server(experiment.job(where), fleet).run()
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises CheckpointError naming the keys in which two configurations differ, but for FREE ones."""
+    old, new = _flat(before), _flat(now)
+    differ = [
+        f"{key} was {old.get(key)!r} and is {new.get(key)!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not any(key == free or key.startswith(f"{free}.") for free in FREE)
+    ]
+    if differ:
+        raise CheckpointError(f"the checkpoint is of another run: {'; '.join(differ)}")
 
 
-def _over_ray(experiment: Experiment, where: Path) -> Generator[Progress, None, None]:
+def _flat(tree: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {path: tree}
+    return {
+        place: value
+        for key, inner in tree.items()
+        for place, value in _flat(inner, f"{path}.{key}" if path else str(key)).items()
+    }
+
+
+@contextlib.contextmanager
+def _heard(stop: threading.Event, tell: Callable[[], object]) -> Iterator[None]:
+    """Calls `tell` once `stop` is set, within the block."""
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.is_set():
+            if stop.wait(timeout=0.2):
+                tell()
+                return
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _in_process(
+    experiment: Experiment, where: Path, resume_from: int | None, stop: threading.Event
+) -> Generator[Progress, None, None]:
+    job, fleet = experiment.job(where), InProcessFleet(experiment.engine(), experiment.config.clients.threads)
+    server = Server(job, fleet)
+    if resume_from is not None:
+        assert job.checkpoints is not None
+        server.restore(job.checkpoints.load(resume_from)[0])
+    with _heard(stop, server.stop):
+        yield from server.run()
+
+
+def _over_ray(
+    experiment: Experiment, where: Path, resume_from: int | None, stop: threading.Event
+) -> Generator[Progress, None, None]:
     config = experiment.config
     with connect.session(config.ray.address) as has:
         fleet = RayFleet.start(experiment.engine(), config.clients, experiment.placement(has))
-        server = ServerActor.remote(experiment.job(where), fleet)  # type: ignore[attr-defined]
+        server = ServerActor.remote(experiment.job(where), fleet, resume_from)  # type: ignore[attr-defined]
         try:
-            for ref in server.run.options(num_returns="streaming").remote():
-                yield ray.get(ref)
+            with _heard(stop, server.stop.remote):
+                for ref in server.run.options(num_returns="streaming").remote():
+                    yield ray.get(ref)
         except RayTaskError as error:
             raise original(error) from None
         finally:

@@ -52,3 +52,11 @@ class NotEnoughDevices(RaysimError):
 
 class RoundsFailed(RaysimError):
     """Too many rounds in a row brought too few results. The message counts what became of the invited devices."""
+
+
+class CheckpointError(RaysimError):
+    """A checkpoint that cannot be written, or from which a run cannot go on."""
+
+
+class Stopped(RaysimError):
+    """A run was asked to stop and did, after a whole round. The message says how to go on."""

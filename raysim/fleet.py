@@ -23,6 +23,12 @@ class Fleet(Protocol):
             memory: handles by client number, for those who have any; opaque to the caller.
         """
 
+    def fetch(self, memory: Memory) -> Mapping[int, Any]:
+        """The memories that these handles stand for."""
+
+    def keep(self, memories: Mapping[int, Any]) -> Memory:
+        """Handles for these memories."""
+
     def pool(self, split: Split) -> Pool:
         """All rows of "train" or "test", in the file's order."""
 

@@ -8,12 +8,20 @@ from raysim.fleet import Fleet
 from server.rounds import Job, Progress, Server
 
 
-@ray.remote(num_cpus=0)  # it waits for clients nearly all the time
+# It reserves no processor: it waits for clients nearly all the time.
+@ray.remote(num_cpus=0, concurrency_groups={"control": 1})  # type: ignore[call-overload]
 class ServerActor:
-    """Runs the rounds and streams its progress."""
+    """Runs the rounds and streams its progress; `stop` is heard meanwhile."""
 
-    def __init__(self, job: Job, fleet: Fleet) -> None:
+    def __init__(self, job: Job, fleet: Fleet, resume: int | None) -> None:
         self._server = Server(job, fleet)
+        if resume is not None:
+            assert job.checkpoints is not None
+            self._server.restore(job.checkpoints.load(resume)[0])
+
+    @ray.method(concurrency_group="control")
+    def stop(self) -> None:
+        self._server.stop()
 
     def run(self) -> Iterator[Progress]:
         yield from self._server.run()

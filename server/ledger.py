@@ -6,7 +6,7 @@ evaluation, split and metric).
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,19 @@ class Ledger:
         """What the rounds have cost until now, at simulated time `sim_s`."""
         return {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s, "sim_s": sim_s}
 
+    def has_evaluation(self, rounds: int) -> bool:
+        """Whether one after so many rounds is booked."""
+        return any(row["round"] == rounds for row in self._metrics)
+
+    def best(self, metric: str, split: str, among: Collection[int], higher: bool) -> int | None:
+        """Of these numbers of rounds the first after which a metric was best; None if it was never measured then."""
+        found = [
+            (row["value"] if higher else -row["value"], -row["round"])
+            for row in self._metrics
+            if (row["metric"], row["split"]) == (metric, split) and row["round"] in among and row["value"] is not None
+        ]
+        return -max(found)[1] if found else None
+
     def evaluation(self, rounds: int, metrics: Metrics, so_far: Mapping[str, float | None]) -> None:
         """Books metrics by split and name of the point after `rounds` rounds, which had cost `so_far`."""
         self._metrics += [
@@ -153,14 +166,35 @@ class Ledger:
             for name, value in values.items()
         ]
 
-    def write(self, folder: Path) -> None:
-        """Writes the three tables."""
-        tables = {
+    def tables(self) -> dict[str, pa.Table]:
+        """All that was booked, by name."""
+        return {
             "rounds": pa.Table.from_pylist(self._rounds, schema=ROUNDS),
             "participation": pa.Table.from_batches([p.rows() for p in self._participation], schema=PARTICIPATION),
             "metrics": pa.Table.from_pylist(self._metrics, schema=METRICS),
         }
-        for name, table in tables.items():
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Books what `tables` gave, into a ledger in which nothing is booked yet."""
+        self._rounds = tables["rounds"].to_pylist()
+        self._metrics = tables["metrics"].to_pylist()
+        took_part = tables["participation"]
+        clients, rows = (took_part[name].to_numpy() for name in ("client", "rows"))
+        first = 0
+        for row in self._rounds:
+            if row["valid"]:
+                last = first + row["accepted"]
+                t, phase = row["round"], row["phase"]
+                self._participation.append(_Participation(t, phase, clients[first:last], rows[first:last]))
+                self._tally.accept(t, phase, clients[first:last])
+                first = last
+            self.bytes_down += row["bytes_down"]
+            self.bytes_up += row["bytes_up"]
+            self.wall_s += row["wall_s"]
+
+    def write(self, folder: Path) -> None:
+        """Writes the three tables."""
+        for name, table in self.tables().items():
             unfinished = folder / f".{name}.parquet"
             pq.write_table(table.combine_chunks(), unfinished)
             os.replace(unfinished, folder / f"{name}.parquet")

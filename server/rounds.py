@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from raysim.data import Split
@@ -16,6 +17,7 @@ from raysim.phase import Algorithm, Block, Order, Phase
 from raysim.point import Point
 from raysim.problems import Problem
 from raysim.wire import Traffic
+from server.checkpoint import Checkpoints, Standing
 from server.dispatch import Dispatcher, Outcome
 from server.evaluation import Metrics, curves_of, evaluate
 from server.exhibits import save_curves, save_pictures
@@ -37,8 +39,10 @@ class Job:
         rounds: T.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
         pictures_every: evaluations between pictures, of which there are some at the first and the last too.
+        checkpoint_every: rounds between checkpoints; there is one after the last round too.
         dtype: of the point and all vectors on the wire.
         folder: where the ledger and the model are written.
+        checkpoints: where a run goes on from if it is broken off; None writes none.
     """
 
     algorithm: Algorithm[Any]
@@ -50,8 +54,10 @@ class Job:
     rounds: int
     evaluate_every: int
     pictures_every: int
+    checkpoint_every: int
     dtype: torch.dtype
     folder: Path
+    checkpoints: Checkpoints | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class Server:
         state: the algorithm's.
         memory: handles of clients' memory, by client.
         clock: the dispatcher's.
+        done: rounds that have been played.
     """
 
     job: Job
@@ -85,6 +92,9 @@ class Server:
     state: Any = field(init=False)
     memory: dict[int, Any] = field(default_factory=dict)
     clock: Any = field(init=False)
+    done: int = 0
+    _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
+    _stopping: bool = False
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.job.planner.rows_N, self.job.groupings)
@@ -96,6 +106,19 @@ class Server:
         """The point the algorithm stands for now."""
         return self.job.algorithm.point(self.state)
 
+    def restore(self, standing: Standing) -> None:
+        """Goes on from where a run stood, instead of from the beginning."""
+        self.state, self.clock, self.done = standing.state, standing.clock, standing.rounds
+        self.memory = dict(self.fleet.keep(standing.memory))
+        measured = standing.tables["metrics"]
+        # The last round is evaluated in any case, and need not be the last any more.
+        due = [self._is_evaluated(rounds) for rounds in measured["round"].to_pylist()]
+        self.ledger.restore({**standing.tables, "metrics": measured.filter(pa.array(due, pa.bool_()))})
+
+    def stop(self) -> None:
+        """Has `run` end after the round that is being played, with a checkpoint. It may be called from any thread."""
+        self._stopping = True
+
     def run(self) -> Iterator[Progress]:
         """Plays all rounds; yields before the first and after each. What was booked is written however it ends.
 
@@ -103,26 +126,34 @@ class Server:
         """
         under_way: _Evaluation | None = None
         try:
-            reported = self._evaluated(self._evaluation(0))
+            reported = self._progress(self.done, {}, evaluated=False)
+            if self._is_evaluated(self.done) and not self.ledger.has_evaluation(self.done):
+                reported = self._evaluated(self._evaluation(self.done))
             yield reported
-            for t in range(self.job.rounds):
-                self.play(t)
+            while self.done < self.job.rounds and not self._stopping:
+                self.play(self.done)
                 if under_way:
                     reported, under_way = self._evaluated(under_way), None
                     yield reported
-                if (t + 1) % self.job.evaluate_every == 0 or t + 1 == self.job.rounds:
-                    under_way = self._evaluation(t + 1)
-                else:
-                    yield self._progress(t + 1, reported.metrics, evaluated=False)
+                evaluated = self._is_evaluated(self.done)
+                if evaluated:
+                    under_way = self._evaluation(self.done)
+                if self.done % self.job.checkpoint_every == 0 or self.done == self.job.rounds:
+                    self._checkpoint()
+                if not evaluated:
+                    yield self._progress(self.done, reported.metrics, evaluated=False)
             if under_way:
                 reported, under_way = self._evaluated(under_way), None
                 yield reported
+            if self.job.checkpoints is not None and self.done not in self.job.checkpoints.rounds:
+                self._checkpoint()
         finally:
             if under_way:
                 with contextlib.suppress(Exception):  # one is being raised, of which this is the consequence
                     self._evaluated(under_way)
             self.ledger.write(self.job.folder)
-        self._save()
+        if self.done == self.job.rounds:
+            self._save()
 
     def play(self, t: int) -> None:
         """Round t, phase by phase. A phase without enough results undoes the round; its costs stay booked."""
@@ -135,6 +166,7 @@ class Server:
                 self.ledger.undone(t)
                 break
         self.job.dispatcher.round_ended(self.clock, t, exchange is None or exchange.outcome.valid)
+        self.done = t + 1
 
     def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], before: "_Exchange | None") -> "_Exchange":
         started = time.perf_counter()
@@ -148,8 +180,22 @@ class Server:
             _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
             self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
+            self._changed |= kept.keys()
         self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
         return _Exchange(message, outcome)
+
+    def _checkpoint(self) -> None:
+        """Writes where the run stands."""
+        checkpoints = self.job.checkpoints
+        if checkpoints is None:
+            return
+        whole = checkpoints.needs_all(len(self._changed), len(self.memory))
+        memory = self.fleet.fetch({c: m for c, m in self.memory.items() if whole or c in self._changed})
+        checkpoints.save(Standing(self.done, self.state, self.clock, memory, self.ledger.tables()), whole)
+        self._changed = set()
+
+    def _is_evaluated(self, rounds: int) -> bool:
+        return rounds % self.job.evaluate_every == 0 or rounds == self.job.rounds
 
     def _evaluation(self, rounds: int) -> "_Evaluation":
         """The evaluation of the present point, under way."""
@@ -164,6 +210,10 @@ class Server:
         progress = replace(evaluation.progress, metrics=evaluation.metrics())
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
+        if self.job.checkpoints is not None:
+            problem, among = self.job.problem, self.job.checkpoints.rounds
+            split = self.job.splits[-1]
+            self.job.checkpoints.best = self.ledger.best(problem.headline, split, among, problem.higher_is_better)
         return progress
 
     def _progress(self, done: int, metrics: Metrics, evaluated: bool) -> Progress:
