@@ -16,7 +16,7 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -24,13 +24,16 @@ from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Shards, Split
-from raysim.errors import RaysimError
+from raysim.errors import RaysimError, WorkerLost
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2
+# Times that a task is given again to an actor that was started anew, after the one that had it died or was ended.
+# Clients keep nothing in actors and draw nothing there, so that a task gives the same bits each time.
+RETRIES = 3
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
@@ -101,7 +104,7 @@ def original(error: RayTaskError) -> BaseException:
 class RayPool:
     """A split's rows, in tasks that the actors take turns in."""
 
-    actors: Sequence[Any]
+    fleet: "RayFleet"
     split: Split
     labels: NDArray[np.int64]
 
@@ -113,9 +116,9 @@ class RayPool:
         return total
 
     def _results(self, method: str, f: Function, z: Point) -> list[Any]:
-        shared, actors = ray.put(packed(z)), itertools.cycle(self.actors)
+        shared, actors = ray.put(packed(z)), itertools.cycle(self.fleet.actors)
         refs = [getattr(next(actors), method).remote(f, shared, self.split, *span) for span in spans(len(self.labels))]
-        return [_get(ref) for ref in refs]
+        return [_get(self.fleet.ready([ref])) for ref in refs]
 
 
 @dataclass(frozen=True)
@@ -126,20 +129,24 @@ class RayFleet:
         actors: all of them.
         per_actor: with a number, client i runs on actor i // per_actor and on no other.
         shards: whose rows are evaluated on.
+        timeout_s: how long no actor may be done with anything.
     """
 
     actors: Sequence[Any]
     per_actor: int | None
     shards: Shards
+    timeout_s: float
 
     @classmethod
     def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
         """Starts the actors and waits until they stand."""
         shared = ray.put(engine)
-        actor = ClientActor.options(num_cpus=config.num_cpus, num_gpus=config.num_gpus)  # type: ignore[attr-defined]
+        actor = ClientActor.options(  # type: ignore[attr-defined]
+            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=RETRIES
+        )
         actors = [actor.remote(shared, config.threads) for _ in range(placement.actors)]
         ray.get([a.ready.remote() for a in actors])
-        return cls(actors, placement.per_actor, engine.shards)
+        return cls(actors, placement.per_actor, engine.shards, config.timeout_s)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
@@ -152,7 +159,7 @@ class RayFleet:
             return refs if isinstance(refs, list) else [refs]
 
         def arrived(refs: list[Any]) -> Partial:
-            partial: Partial = _get(refs[0])
+            partial: Partial = _get(self.ready(refs[:1]))
             handles.extend(refs[1:])
             return replace(partial, total=unpacked(partial.total))
 
@@ -171,13 +178,29 @@ class RayFleet:
         return {client: ray.put(packed(memory)) for client, memory in memories.items()}
 
     def pool(self, split: Split) -> RayPool:
-        return RayPool(self.actors, split, getattr(self.shards, split).labels)
+        return RayPool(self, split, getattr(self.shards, split).labels)
 
     def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
         executor = ThreadPoolExecutor(max_workers=1)
         future = executor.submit(work)
         executor.shutdown(wait=False)
         return future.result
+
+    def ready(self, refs: list[Any], actors: Sequence[Any] | None = None) -> Any:
+        """One of these that has arrived. While none does, `actors` (all, if not given) are started anew now and then.
+
+        Raises WorkerLost where that does not help.
+        """
+        for _ in range(RETRIES + 1):
+            arrived, _ = ray.wait(refs, num_returns=1, timeout=self.timeout_s)
+            if arrived:
+                return arrived[0]
+            for actor in self.actors if actors is None else set(actors):
+                ray.kill(actor, no_restart=False)
+        raise WorkerLost(
+            f"client actors were done with nothing in {self.timeout_s:g} s, {RETRIES + 1} times, and were started anew "
+            "in between; look for what blocks in the problem's code, or raise clients.timeout_s"
+        )
 
     def _tasks(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
         """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""
@@ -207,11 +230,17 @@ class RayFleet:
                     actor = free.popleft()
                     refs[i] = make(actor)
                     running[refs[i][0]] = (i, actor)
-                (ready,), _ = ray.wait(list(running), num_returns=1)
+                ready = self.ready(list(running), [actor for _, actor in running.values()])
                 i, actor = running.pop(ready)
                 free.append(actor)
                 done[i] = refs.pop(i)
             yield done.pop(turn)
+
+
+def lost(error: RayError) -> WorkerLost:
+    """Ray's account of what was lost, in a line."""
+    words = " ".join(str(error).split())
+    return WorkerLost(f"{type(error).__name__}: {words[:400]}")
 
 
 def _get(ref: Any) -> Any:
@@ -219,3 +248,5 @@ def _get(ref: Any) -> Any:
         return ray.get(ref)
     except RayTaskError as error:
         raise original(error) from None
+    except RayError as error:
+        raise lost(error) from error

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import torch
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
-from clients.ray_fleet import RayFleet, original
+from clients.ray_fleet import RETRIES, RayFleet, lost, original
 from cluster import connect, folder, plots, summary
 from cluster.config import Config, load_config
 from cluster.experiment import Experiment
-from raysim.errors import CheckpointError, ConfigError, Stopped
+from raysim.errors import CheckpointError, ConfigError, Stopped, WorkerLost
 from server.actor import ServerActor
 from server.rounds import Progress, Server
 
@@ -80,7 +80,8 @@ Started = Callable[[Experiment, Path], None]
 
 # Keys of a configuration that change none of a run's numbers, so that it may go on with others.
 FREE = (
-    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "ray", "output", "checkpoint",
+    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.timeout_s", "ray", "output",
+    "checkpoint",
     "evaluate.target", "evaluate.pictures", "rounds",
 )  # fmt: skip
 
@@ -231,17 +232,37 @@ def _in_process(
 def _over_ray(
     experiment: Experiment, where: Path, resume_from: int | None, stop: threading.Event
 ) -> Generator[Progress, None, None]:
-    config = experiment.config
+    """Over Ray, which runs a task again if its client actor dies. If the server does, it goes on from a checkpoint."""
+    config, job = experiment.config, experiment.job(where)
+    assert job.checkpoints is not None
+    reached, losses = -1, 0
     with connect.session(config.ray.address) as has:
         fleet = RayFleet.start(experiment.engine(), config.clients, experiment.placement(has))
-        server = ServerActor.remote(experiment.job(where), fleet, resume_from)  # type: ignore[attr-defined]
         try:
-            with _heard(stop, server.stop.remote):
-                for ref in server.run.options(num_returns="streaming").remote():
-                    yield ray.get(ref)
-        except RayTaskError as error:
-            raise original(error) from None
+            while True:
+                server = ServerActor.remote(job, fleet, resume_from)  # type: ignore[attr-defined]
+                try:
+                    with _heard(stop, server.stop.remote):
+                        for ref in server.run.options(num_returns="streaming").remote():
+                            report = ray.get(ref)
+                            if report.round > reached:
+                                reached, losses = report.round, 0
+                            yield report
+                    return
+                except RayTaskError as error:
+                    cause = original(error)
+                    if not isinstance(cause, WorkerLost):
+                        raise cause from None
+                    loss = cause
+                except RayError as error:
+                    loss = lost(error)
+                finally:
+                    ray.kill(server)
+                losses += 1
+                if losses > RETRIES:
+                    raise loss
+                resume_from = job.checkpoints.latest()
         finally:
             # In a connection that outlives this run the actors would too.
-            for actor in (server, *fleet.actors):
+            for actor in fleet.actors:
                 ray.kill(actor)

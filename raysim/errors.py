@@ -58,5 +58,9 @@ class CheckpointError(RaysimError):
     """A checkpoint that cannot be written, or from which a run cannot go on."""
 
 
+class WorkerLost(RaysimError):
+    """A process or machine that computes was lost, or did not answer, more often than it is tried again."""
+
+
 class Stopped(RaysimError):
     """A run was asked to stop and did, after a whole round. The message says how to go on."""

@@ -224,6 +224,10 @@ class Checkpoints:
         self._kept = [*(other for other in self._kept if other.rounds != standing.rounds), manifest]
         self._prune()
 
+    def latest(self) -> int | None:
+        """Rounds of the latest that there is."""
+        return max(self._rounds_there(), default=None)
+
     def load(self, rounds: int | None = None) -> tuple[Standing, Mapping[str, Any]]:
         """The latest checkpoint, or that of `rounds`, and the configuration of the run that wrote it.
 

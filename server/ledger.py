@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -82,6 +83,32 @@ METRICS = pa.schema(
 
 Row = dict[str, Any]
 
+# Of the columns of ROUNDS, those whose sums over all phases the ledger keeps.
+_SUMS = ("bytes_down", "bytes_up", "wall_s")
+
+
+@dataclass
+class Book:
+    """A table that grows. What was once read of it is not converted again.
+
+    Attributes:
+        pending: rows as dicts, or record batches, that follow on those of `settled`.
+    """
+
+    schema: pa.Schema
+    pending: list[Any] = field(default_factory=list)
+    settled: pa.Table | None = None
+
+    def table(self) -> pa.Table:
+        """All rows; those that are pending cannot be changed any more."""
+        rows = [entry for entry in self.pending if isinstance(entry, dict)]
+        batches = [entry for entry in self.pending if not isinstance(entry, dict)]
+        parts = [pa.Table.from_pylist(rows, self.schema), pa.Table.from_batches(batches, self.schema)]
+        if self.settled is not None:
+            parts.insert(0, self.settled)
+        self.settled, self.pending = pa.concat_tables(parts).combine_chunks(), []
+        return self.settled
+
 
 @dataclass
 class Ledger:
@@ -97,9 +124,9 @@ class Ledger:
     bytes_up: int = 0
     wall_s: float = 0.0
     _tally: Tally = field(init=False)
-    _rounds: list[Row] = field(default_factory=list)
-    _participation: list["_Participation"] = field(default_factory=list)
-    _metrics: list[Row] = field(default_factory=list)
+    _rounds: Book = field(default_factory=lambda: Book(ROUNDS))
+    _participation: Book = field(default_factory=lambda: Book(PARTICIPATION))
+    _metrics: Book = field(default_factory=lambda: Book(METRICS))
 
     def __post_init__(self) -> None:
         self._tally = Tally(self.rows_N > 0)
@@ -110,8 +137,8 @@ class Ledger:
         Participation is that work: in a valid phase, also of a round that is undone later.
         """
         drawn = [self._drawn(block) for block in blocks]
-        self._participation += [
-            _Participation(t, phase, block.clients_C, rows_C) for block, rows_C in zip(blocks, drawn, strict=True)
+        self._participation.pending += [
+            _participation(t, phase, block.clients_C, rows_C) for block, rows_C in zip(blocks, drawn, strict=True)
         ]
         age_rounds = self._tally.accept(t, phase, outcome.accepted) if outcome.valid else None
         row: Row = {
@@ -130,14 +157,14 @@ class Ledger:
         if outcome.devices:
             fates = sum(row[fate] for fate in FATES)
             assert fates == row["invited"], f"{fates} fates for {row['invited']} invited devices"
-        self._rounds.append(row)
+        self._rounds.pending.append(row)
         self.bytes_down += outcome.bytes_down
         self.bytes_up += outcome.bytes_up
         self.wall_s += wall_s
 
     def undone(self, t: int) -> None:
-        """Books the costs of a round that was undone as wasted, those of its valid phases too."""
-        for row in self._rounds:
+        """Books the costs of the last round, which was undone, as wasted, those of its valid phases too."""
+        for row in self._rounds.pending:
             if row["round"] == t:
                 row |= {f"{cost}_wasted": row.get(cost) for cost in ("bytes_down", "bytes_up", "compute_s")}
 
@@ -147,56 +174,51 @@ class Ledger:
 
     def has_evaluation(self, rounds: int) -> bool:
         """Whether one after so many rounds is booked."""
-        return any(row["round"] == rounds for row in self._metrics)
+        return rounds in self._metrics.table()["round"].to_numpy()
 
     def best(self, metric: str, split: str, among: Collection[int], higher: bool) -> int | None:
         """Of these numbers of rounds the first after which a metric was best; None if it was never measured then."""
-        found = [
-            (row["value"] if higher else -row["value"], -row["round"])
-            for row in self._metrics
-            if (row["metric"], row["split"]) == (metric, split) and row["round"] in among and row["value"] is not None
-        ]
-        return -max(found)[1] if found else None
+        table = self._metrics.table()
+        mine = pc.and_(pc.equal(table["metric"], metric), pc.equal(table["split"], split))
+        mine = pc.and_(
+            mine, pc.and_(pc.is_in(table["round"], pa.array(among, pa.int32())), pc.is_valid(table["value"]))
+        )
+        found = table.filter(mine).sort_by([("value", "descending" if higher else "ascending"), ("round", "ascending")])
+        return found["round"][0].as_py() if len(found) else None
 
     def evaluation(self, rounds: int, metrics: Metrics, so_far: Mapping[str, float | None]) -> None:
         """Books metrics by split and name of the point after `rounds` rounds, which had cost `so_far`."""
-        self._metrics += [
+        self._metrics.pending += [
             {"round": rounds, "split": split, "metric": name, "value": value, **so_far}
             for split, values in metrics.items()
             for name, value in values.items()
         ]
 
     def tables(self) -> dict[str, pa.Table]:
-        """All that was booked, by name."""
-        return {
-            "rounds": pa.Table.from_pylist(self._rounds, schema=ROUNDS),
-            "participation": pa.Table.from_batches([p.rows() for p in self._participation], schema=PARTICIPATION),
-            "metrics": pa.Table.from_pylist(self._metrics, schema=METRICS),
-        }
+        """All that was booked, by name. Not to be asked for within a round, which may yet be undone."""
+        books = {"rounds": self._rounds, "participation": self._participation, "metrics": self._metrics}
+        return {name: book.table() for name, book in books.items()}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Books what `tables` gave, into a ledger in which nothing is booked yet."""
-        self._rounds = tables["rounds"].to_pylist()
-        self._metrics = tables["metrics"].to_pylist()
-        took_part = tables["participation"]
-        clients, rows = (took_part[name].to_numpy() for name in ("client", "rows"))
-        first = 0
-        for row in self._rounds:
+        self._rounds, self._participation, self._metrics = (
+            Book(schema, settled=tables[name].cast(schema))
+            for name, schema in (("rounds", ROUNDS), ("participation", PARTICIPATION), ("metrics", METRICS))
+        )
+        clients, first = tables["participation"]["client"].to_numpy(), 0
+        for row in tables["rounds"].select(["round", "phase", "valid", "accepted", *_SUMS]).to_pylist():
             if row["valid"]:
                 last = first + row["accepted"]
-                t, phase = row["round"], row["phase"]
-                self._participation.append(_Participation(t, phase, clients[first:last], rows[first:last]))
-                self._tally.accept(t, phase, clients[first:last])
+                self._tally.accept(row["round"], row["phase"], clients[first:last])
                 first = last
-            self.bytes_down += row["bytes_down"]
-            self.bytes_up += row["bytes_up"]
-            self.wall_s += row["wall_s"]
+            for name in _SUMS:
+                setattr(self, name, getattr(self, name) + row[name])
 
     def write(self, folder: Path) -> None:
         """Writes the three tables."""
         for name, table in self.tables().items():
             unfinished = folder / f".{name}.parquet"
-            pq.write_table(table.combine_chunks(), unfinished)
+            pq.write_table(table, unfinished)
             os.replace(unfinished, folder / f"{name}.parquet")
 
     def _drawn(self, block: Block) -> NDArray[np.int64]:
@@ -206,16 +228,8 @@ class Ledger:
         return drawn
 
 
-@dataclass(frozen=True)
-class _Participation:
+def _participation(t: int, phase: str, clients_C: NDArray[np.int64], rows_C: NDArray[np.int64]) -> pa.RecordBatch:
     """A block's clients in one phase, as arrays: over thousands of rounds there are millions of them."""
-
-    round: int
-    phase: str
-    clients_C: NDArray[np.int64]
-    rows_C: NDArray[np.int64]
-
-    def rows(self) -> pa.RecordBatch:
-        n = len(self.clients_C)
-        columns = [np.full(n, self.round, np.int32), pa.array([self.phase] * n), self.clients_C, self.rows_C]
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PARTICIPATION)
+    n = len(clients_C)
+    columns = [np.full(n, t, np.int32), pa.array([phase] * n, pa.string()), clients_C, rows_C]
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PARTICIPATION)

@@ -1,6 +1,7 @@
 """Algorithms and problems of a user's own, as tests need them; named in configurations by tests.toys:Name."""
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +103,17 @@ class Faulty(Quadratic):
     def value(self, z: Point, batch: Batch) -> Tensor:
         if bool((batch.inputs.abs() >= self.limit).any()):
             raise ValueError("a row I did not expect")
+        return super().value(z, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Quadratic):
+    """A problem whose gradient takes a while."""
+
+    seconds: float
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        time.sleep(self.seconds)
         return super().value(z, batch)
 
 

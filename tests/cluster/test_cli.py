@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -109,9 +110,8 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
         "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png", "plots/fates.png",
         "plots/participation.png", "plots/roc.png", "rounds.parquet", "summary.json",
     ]  # fmt: skip
-    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
-        line.strip() for line in lines[11:]
-    ]
+    there = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    assert sorted(str(p) for p in there if p.parts[0] != "checkpoints") == [line.strip() for line in lines[11:]]
     check_folder(folder)
 
 
@@ -293,23 +293,90 @@ def test_a_fault_in_client_code_comes_with_its_traceback(raysim: Raysim, ruler: 
     assert trace[-1] == "ValueError: a row I did not expect"
 
 
-def test_ctrl_c_stops_a_run_and_says_where_its_tables_are(ruler: str, tmp_path: Path) -> None:
-    words = [SCRIPT, "run", ruler, "-o", "rounds=1000000", "-o", "evaluate.every=1"]
-    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+def stopped(words: list[str], after: str, *signals: int) -> tuple[int, list[str], str]:
+    """A run of the script that gets signals after a line that begins so: its status, its output, its errors."""
+    with subprocess.Popen([SCRIPT, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None
         seen = []
         for line in run.stdout:
             seen.append(line)
-            if line.startswith("round 2/"):
+            if line.startswith(after):
                 break
-        run.send_signal(signal.SIGINT)
+        for number in signals:
+            run.send_signal(number)
+            time.sleep(0.1)
         out, err = run.communicate(timeout=60)
+    return run.returncode, [*map(str.rstrip, seen), *out.splitlines()], err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_goes_on_to_the_bit(
+    number: int, status: int, raysim: Raysim, ruler: str, tmp_path: Path
+) -> None:
+    words = ["run", ruler, "-o", "rounds=500", "-o", "evaluate.every=1", "-o", "checkpoint.every=1000000"]
+    code, lines, err = stopped(words, "round 2/", number)
     (folder,) = folders(tmp_path)
-    assert run.returncode == 130
-    assert seen[0] == f"ruler: 8 clients, results in {folder}\n"
-    assert out.splitlines()[-1] == f"stopped; what the last evaluation wrote is in {folder}"
-    assert err == ""
-    assert pq.read_table(folder / "metrics.parquet")["round"].to_pylist()[-1] >= 2
+    assert code == status
+    assert lines[0] == f"ruler: 8 clients, results in {folder}"
+    told = re.fullmatch(r"stopped after (\d+) of 500 rounds; go on with: (raysim run --resume .*)", lines[-1])
+    assert told
+    assert told[2] == f"raysim run --resume {folder}"
+    assert err == "stopping after this round; once more to stop at once\n"
+    assert pq.read_table(folder / "metrics.parquet")["round"].to_pylist()[-1] == int(told[1])
+    assert not (folder / "model.pt").exists()
+
+    assert raysim(*told[2].split()[1:]).status == 0
+    assert raysim(*words).status == 0
+    (undisturbed,) = set(folders(tmp_path)) - {folder}
+    ends = [torch.load(where / "model.pt", weights_only=True) for where in (folder, undisturbed)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    values = [pq.read_table(where / "metrics.parquet").drop_columns("wall_s") for where in (folder, undisturbed)]
+    assert values[0].equals(values[1])
+
+
+def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
+    slow = ["-o", "problem={name: tests.toys:Slow, seconds: 20}", "-o", "rounds=10"]
+    code, lines, _ = stopped(["run", ruler, *slow], "round 0/", signal.SIGINT, signal.SIGINT)
+    (folder,) = folders(tmp_path)
+    assert code == 130
+    assert lines[-1] == f"stopped in a round; go on from the last checkpoint with: raysim run --resume {folder}"
+
+
+def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    assert raysim("run", ruler, "-o", "rounds=3").status == 0
+    (folder,) = folders(tmp_path)
+    assert raysim("run", "--resume", str(folder), "-o", "rounds=7", "-o", "checkpoint.keep=1").status == 0
+    assert raysim("run", ruler, "-o", "rounds=7").status == 0
+    (undisturbed,) = set(folders(tmp_path)) - {folder}
+    values = [pq.read_table(where / "metrics.parquet").drop_columns("wall_s") for where in (folder, undisturbed)]
+    assert values[0]["round"].to_pylist()[-1] == 7
+    assert values[0].equals(values[1])
+    assert load_config(folder / "config.yaml").rounds == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "algorithm.eta=0.1", "-o", "seed=3"], "algorithm.eta was 0.05 and is 0.1; seed was 0 and is 3"),
+        (["-o", "rounds=2"], "rounds: is 2, and 4 are done"),
+        (["--from", "3"], "there is no checkpoint of round 3 in .*, only of \\[.*4\\]"),
+    ],
+)
+def test_what_a_run_cannot_go_on_with_is_refused(
+    words: list[str], message: str, raysim: Raysim, ruler: str, tmp_path: Path
+) -> None:
+    assert raysim("run", ruler).status == 0
+    (folder,) = folders(tmp_path)
+    done = raysim("run", "--resume", str(folder), *words)
+    assert done.status == 2
+    assert re.search(message, done.err)
+
+
+@pytest.mark.parametrize("words", [[], ["x.yaml", "--resume", "y"], ["x.yaml", "--from", "2"]])
+def test_a_configuration_or_a_run_but_not_both(words: list[str], raysim: Raysim) -> None:
+    done = raysim("run", *words)
+    assert done.status == 2
+    assert "--resume" in done.err
 
 
 @pytest.mark.ray

@@ -1,0 +1,135 @@
+"""Processes that are really killed: what comes out is what would have come out."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cluster import Result, load_config, run
+from raysim.errors import WorkerLost
+from server.rounds import Progress
+from tests.contracts.table import settings
+
+pytestmark = pytest.mark.ray
+
+BASE: dict[str, Any] = {
+    "name": "faults",
+    "rounds": 8,
+    "precision": "float64",
+    "data": {"name": "quadratic", "clients": 8, "rows": 6},
+    "partition": {"name": "natural"},
+    "problem": {"name": "tests.toys:Slow", "seconds": 0.01},
+    "evaluate": {"every": 2, "splits": ["train"]},
+    "checkpoint": {"every": 3},
+    "clients": {"actors": 2, "num_cpus": 0.1, "engine": "loop"},
+}
+ALGORITHMS = ["cd_mage_plus", "codasca", "tests.toys:Remembering"]
+
+
+def pids(name: str) -> list[int]:
+    """Ray's processes of this name: `ClientActor` or `ServerActor`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if " ".join(process.info["cmdline"] or []).startswith(f"ray::{name}"):
+            found.append(process.pid)
+    return sorted(found)
+
+
+def play(tmp_path: Path, algorithm: str, watch: Callable[[Progress], None] | None = None, **sections: Any) -> Result:
+    own = settings(algorithm) if ":" not in algorithm else {"name": algorithm}
+    tree = BASE | {"algorithm": own, "output": {"folder": str(tmp_path / "runs")}}
+    for name, section in sections.items():
+        tree[name] = {**tree[name], **section} if isinstance(section, dict) else section
+    return run(load_config(tree), watch=watch)
+
+
+def same(a: Result, b: Result) -> None:
+    for name in a.model:
+        assert torch.equal(a.model[name], b.model[name]), name
+    for table in ("rounds", "participation", "metrics"):
+        first, second = (pq.read_table(r.folder / f"{table}.parquet").to_pylist() for r in (a, b))
+        for one, other in zip(first, second, strict=True):
+            one.pop("wall_s", None), other.pop("wall_s", None)
+            assert one == other
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(ray_cluster: None) -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 30
+    while pids("ClientActor") + pids("ServerActor"):
+        assert time.monotonic() < deadline, "actors are left"
+        time.sleep(0.2)
+
+
+class Killer(threading.Thread):
+    """Kills processes now and then until it is told to stop."""
+
+    def __init__(self, name: str, at_once: int, every_s: float) -> None:
+        super().__init__(daemon=True)
+        self.process, self.at_once, self.every_s = name, at_once, every_s
+        self.killed: list[int] = []
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(self.every_s):
+            for pid in [p for p in pids(self.process) if p not in self.killed][: self.at_once]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+    def __enter__(self) -> "Killer":
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_client_actors_that_are_killed_change_nothing(algorithm: str, tmp_path: Path) -> None:
+    undisturbed = play(tmp_path, algorithm, clients={"fleet": "in_process", "actors": "auto"})
+    killed: list[int] = []
+
+    def watch(report: Progress) -> None:
+        if report.round in (1, 4, 6):  # one, both, one of two
+            for pid in pids("ClientActor")[: 2 if report.round == 4 else 1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    same(play(tmp_path, algorithm, watch), undisturbed)
+    assert len(killed) >= 3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_server_that_is_killed_goes_on_from_a_checkpoint(algorithm: str, tmp_path: Path) -> None:
+    undisturbed = play(tmp_path, algorithm, clients={"fleet": "in_process", "actors": "auto"})
+    seen: list[int] = []
+
+    def watch(report: Progress) -> None:
+        seen.append(report.round)
+        if seen.count(report.round) == 1 and report.round in (1, 5):  # before the first checkpoint, and after it
+            for pid in pids("ServerActor"):
+                os.kill(pid, signal.SIGKILL)
+
+    same(play(tmp_path, algorithm, watch), undisturbed)
+    assert seen.count(0) == 2
+    assert seen.count(4) == 2
+
+
+def test_actors_that_are_killed_all_the_time_stop_the_run_with_the_last_cause(tmp_path: Path) -> None:
+    with Killer("ClientActor", at_once=2, every_s=0.1), pytest.raises(WorkerLost, match=r"ActorDiedError|Unavailable"):
+        play(tmp_path, "cd_ma")
+
+
+def test_an_actor_that_hangs_is_started_anew_and_then_given_up(tmp_path: Path) -> None:
+    with pytest.raises(WorkerLost, match=r"done with nothing in 1 s, 4 times.*raise clients.timeout_s"):
+        play(tmp_path, "cd_ma", problem={"seconds": 3600.0}, clients={"timeout_s": 1.0})
