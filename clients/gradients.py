@@ -38,15 +38,27 @@ class Place(NamedTuple):
     batch: Batch
 
 
-class Parts(NamedTuple):
-    """A gradient that has been computed: with respect to x and to y, each in pieces."""
+@dataclass
+class Parts:
+    """A gradient that has been computed: with respect to x and to y, each in pieces.
 
-    x: list[Piece]
+    Attributes:
+        backward: gives the pieces of x, which cost more than those of y; some methods take y's alone at a point.
+    """
+
+    backward: Callable[[], list[Piece]] | None
     y: list[Piece]
+
+    @cached_property
+    def x(self) -> list[Piece]:
+        assert self.backward is not None
+        # Let go of, since it holds the activations, whose memory is the better used again while it is in the cache.
+        pieces, self.backward = self.backward(), None
+        return pieces
 
     def of(self, clients: slice) -> "Parts":
         """That of some of the clients."""
-        return Parts(*([piece.of(clients) for piece in pieces] for pieces in self))
+        return Parts(lambda: [piece.of(clients) for piece in self.x], [piece.of(clients) for piece in self.y])
 
 
 @dataclass
@@ -69,7 +81,7 @@ class PartialGradient:
     block: Literal["x", "y"]
 
     def ready(self) -> None:
-        _ = self.gradient.parts
+        _ = self._pieces
 
     def add_to(self, out: Tensor, scale: float) -> None:
         for piece in self._pieces:
@@ -132,7 +144,7 @@ class ProblemPerClient:
 
             x, y = (None if known.shared else 0 for known in (place.x, place.y))
             g = torch.func.vmap(gradient, in_dims=(x, y, 0))(place.x.tensor, place.y.tensor, place.batch)
-            return Parts([Dense(0, g.x)], [Dense(0, g.y)])
+            return Parts(lambda: [Dense(0, g.x)], [Dense(0, g.y)])
         if place.x.shared and place.y.shared and self.steps is not None and self._step > 0:
             return self._computed_ahead(self.chain, place, self.steps)
         return self._by_layers(self.chain, place.x, place.y, place.batch)
@@ -161,7 +173,9 @@ class ProblemPerClient:
             value = problem.loss(outputs, rest, own, batch).sum()
             d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, own), materialize_grads=True)
             shift = problem.shift(own)
-        pieces, d_inputs = chain.backward(w, tape, d_outputs, inputs=shift is not None)
-        if shift is not None and d_inputs is not None:
-            d_y = d_y + torch.autograd.grad(shift, own, d_inputs.sum(1))[0]
-        return Parts([*pieces, Dense(n, d_rest)], [Dense(0, d_y)])
+        if shift is None:
+            return Parts(lambda: [*chain.backward(w, tape, d_outputs)[0], Dense(n, d_rest)], [Dense(0, d_y)])
+        pieces, d_inputs = chain.backward(w, tape, d_outputs, inputs=True)
+        assert d_inputs is not None
+        d_y = d_y + torch.autograd.grad(shift, own, d_inputs.sum(1))[0]
+        return Parts(lambda: [*pieces, Dense(n, d_rest)], [Dense(0, d_y)])

@@ -128,12 +128,14 @@ class RayFleet:
     Attributes:
         actors: all of them.
         per_actor: with a number, client i runs on actor i // per_actor and on no other.
+        engine: in Ray's store, where an actor that is started anew finds it again.
         shards: whose rows are evaluated on.
         timeout_s: how long no actor may be done with anything.
     """
 
     actors: Sequence[Any]
     per_actor: int | None
+    engine: Any
     shards: Shards
     timeout_s: float
 
@@ -146,7 +148,7 @@ class RayFleet:
         )
         actors = [actor.remote(shared, config.threads) for _ in range(placement.actors)]
         ray.get([a.ready.remote() for a in actors])
-        return cls(actors, placement.per_actor, engine.shards, config.timeout_s)
+        return cls(actors, placement.per_actor, shared, engine.shards, config.timeout_s)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))

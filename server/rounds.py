@@ -210,7 +210,7 @@ class Server:
         progress = replace(evaluation.progress, metrics=evaluation.metrics())
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
-        if self.job.checkpoints is not None:
+        if self.job.checkpoints is not None and self.job.splits:
             problem, among = self.job.problem, self.job.checkpoints.rounds
             split = self.job.splits[-1]
             self.job.checkpoints.best = self.ledger.best(problem.headline, split, among, problem.higher_is_better)

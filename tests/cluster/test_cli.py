@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_made_is_named(raysim: Raysim, ruler: str, tmp_p
     ("words", "complaint"),
     [
         (["rnu"], "No such command 'rnu'"),
-        (["run"], "Missing argument"),
+        (["check"], "Missing argument"),
         (["run", QUICKSTART, "--bogus"], "No such option: --bogus"),
         (["run", QUICKSTART, "-o"], "requires an argument"),
         (["plot", "x"], "Missing option '--out'"),

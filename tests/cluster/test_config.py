@@ -18,8 +18,8 @@ from raysim.problems import PROBLEMS
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
 TOP = (
-    "name, seed, rounds, precision, data, partition, problem, model, algorithm, devices, server, evaluate, clients, "
-    "ray, output"
+    "name, seed, rounds, precision, data, partition, problem, model, algorithm, devices, server, evaluate, checkpoint, "
+    "clients, ray, output"
 )
 
 # Override of the quickstart -> what the message begins with.
