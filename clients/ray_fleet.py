@@ -16,7 +16,7 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -24,7 +24,7 @@ from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Shards, Split
-from raysim.errors import RaysimError, WorkerLost
+from raysim.errors import RaysimError, ResultLost, WorkerLost
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
@@ -239,10 +239,13 @@ class RayFleet:
             yield done.pop(turn)
 
 
-def lost(error: RayError) -> WorkerLost:
+def lost(error: RayError) -> RaysimError:
     """Ray's account of what was lost, in a line."""
     words = " ".join(str(error).split())
-    return WorkerLost(f"{type(error).__name__}: {words[:400]}")
+    message = f"{type(error).__name__}: {words[:400]}"
+    if isinstance(error, RayActorError):
+        return WorkerLost(f"a client's work ended its process {RETRIES + 1} times; the last time {message}")
+    return ResultLost(message)
 
 
 def _get(ref: Any) -> Any:

@@ -20,7 +20,7 @@ from clients.ray_fleet import RETRIES, RayFleet, lost, original
 from cluster import connect, folder, plots, summary
 from cluster.config import Config, load_config
 from cluster.experiment import Experiment
-from raysim.errors import CheckpointError, ConfigError, Stopped, WorkerLost
+from raysim.errors import CheckpointError, ConfigError, ResultLost, Stopped, WorkerLost
 from server.actor import ServerActor
 from server.rounds import Progress, Server
 
@@ -250,17 +250,16 @@ def _over_ray(
                             yield report
                     return
                 except RayTaskError as error:
-                    cause = original(error)
-                    if not isinstance(cause, WorkerLost):
-                        raise cause from None
-                    loss = cause
-                except RayError as error:
-                    loss = lost(error)
+                    loss = original(error)
+                    if not isinstance(loss, ResultLost):
+                        raise loss from None
+                except RayError as error:  # the server's own process
+                    loss = WorkerLost(f"the server ended {losses + 1} times; the last time {lost(error)}")
                 finally:
                     ray.kill(server)
                 losses += 1
                 if losses > RETRIES:
-                    raise loss
+                    raise loss from None
                 resume_from = job.checkpoints.latest()
         finally:
             # In a connection that outlives this run the actors would too.

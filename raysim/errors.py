@@ -59,7 +59,11 @@ class CheckpointError(RaysimError):
 
 
 class WorkerLost(RaysimError):
-    """A process or machine that computes was lost, or did not answer, more often than it is tried again."""
+    """A process that computes died, or did not answer, more often than its work is given to another."""
+
+
+class ResultLost(RaysimError):
+    """Results were lost with the machine that held them: the run can go on from a checkpoint."""
 
 
 class Stopped(RaysimError):

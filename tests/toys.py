@@ -1,6 +1,8 @@
 """Algorithms and problems of a user's own, as tests need them; named in configurations by tests.toys:Name."""
 
 import math
+import os
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +116,15 @@ class Slow(Quadratic):
 
     def value(self, z: Point, batch: Batch) -> Tensor:
         time.sleep(self.seconds)
+        return super().value(z, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Quadratic):
+    """A problem whose gradient takes its process with it, as a fault in native code would."""
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
         return super().value(z, batch)
 
 
