@@ -43,7 +43,7 @@ class ClientsConfig(BaseModel):
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Count = 1
     engine: Literal["auto", "loop", "vectorized"] = "auto"
-    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     block: Count | Literal["auto"] = "auto"
 
     @model_validator(mode="after")

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from server.evaluation import Curves
 
+# Pixels that a picture is wide, about; what is smaller has its own enlarged.
+SIDE = 280
+
 CURVES = pa.schema(
     [
         pa.field("split", pa.string()),
@@ -31,8 +34,10 @@ def save_pictures(folder: Path, rounds: int, pictures: Mapping[str, Tensor]) -> 
     (folder / "pictures").mkdir(exist_ok=True)
     for name, images in pictures.items():
         columns = max(1, round(len(images) ** 0.5))
+        enlarged = max(1, SIDE // (columns * images.shape[-1]))
+        shown = images.float().cpu().clamp(0, 1).repeat_interleave(enlarged, -1).repeat_interleave(enlarged, -2)
         to = folder / "pictures" / f"{name}_{rounds:06d}.png"
-        torchvision.utils.save_image(images.float().cpu().clamp(0, 1), to, nrow=columns, padding=1)
+        torchvision.utils.save_image(shown, to, nrow=columns, padding=1)
 
 
 def save_curves(folder: Path, curves: Curves) -> None:
