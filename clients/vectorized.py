@@ -137,6 +137,8 @@ class VectorizedEngine(Engine):
         total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
         partial = Partial(total, float(block.weights_C.sum()), C * wire.size_bytes(reply.upload))
         kept = [_client(reply.memory, c) for c in range(C)]
+        # Its gradients refer to it in turn: without this they would stay until Python looks for such cycles.
+        problem.next_step()
         buffers.release()
         return partial, kept
 

@@ -1,5 +1,6 @@
 """The vectorised engine agrees with the loop engine for every algorithm, on shards and batches of any shape."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from clients.engine import LoopEngine
+from clients.gradients import ProblemPerClient
 from clients.vectorized import VectorizedEngine
 from raysim.errors import ClientError
 from raysim.phase import Order, Uniform
@@ -130,3 +132,20 @@ def test_a_block_is_the_same_to_the_bit_each_time() -> None:
     first, again = (made.engine().run(order, block, {})[0].total for _ in range(2))
     assert torch.equal(first.x, again.x)
     assert torch.equal(first.y, again.y)
+
+
+@pytest.mark.parametrize("name", ["cd_mage", "fedsgda_plus"])
+def test_nothing_of_a_block_stays_once_it_is_done(name: str) -> None:
+    """Cycles of references would keep gradients until Python's collector runs, which counts objects and not bytes."""
+    made = experiment(DIGITS, settings(name), clients={"engine": "vectorized"})
+    phase = made.algorithm.phases(0)[0]
+    order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
+    (block, *_) = made.planner.blocks(phase.work, 0, phase.name, np.array([1, 4, 7]))
+    engine = made.engine()
+    gc.collect()
+    gc.disable()
+    try:
+        engine.run(order, block, {})
+        assert not [found for found in gc.get_objects() if isinstance(found, ProblemPerClient)]
+    finally:
+        gc.enable()
