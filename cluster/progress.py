@@ -32,6 +32,7 @@ class Watcher:
         self._console = console
         self._headline = headline
         self._started = time.monotonic()
+        self._first: int | None = None  # round that was done when this began
         self._bar = Bar(
             TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[metric]}"),
             TextColumn("{task.fields[moved]}"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
@@ -46,6 +47,8 @@ class Watcher:
         self._bar.stop()
 
     def __call__(self, report: Progress) -> None:
+        if self._first is None:
+            self._first = report.round
         metric, moved = self._metric(report), f"{size(report.bytes_up)} up, {size(report.bytes_down)} down"
         if self._console.is_terminal:
             self._bar.update(self._task, completed=report.round, total=report.rounds, metric=metric, moved=moved)
@@ -60,6 +63,7 @@ class Watcher:
 
     def _left(self, report: Progress) -> str:
         spent = time.monotonic() - self._started
-        if not report.round:
+        played = report.round - (self._first or 0)
+        if not played:
             return f"{spent:.0f} s"
-        return f"{spent:.0f} s, {spent / report.round * (report.rounds - report.round):.0f} s left"
+        return f"{spent:.0f} s, {spent / played * (report.rounds - report.round):.0f} s left"

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from raysim.data import Split
 from raysim.phase import Block
 from server.dispatch import Outcome
 from server.evaluation import Metrics
@@ -175,6 +176,14 @@ class Ledger:
     def has_evaluation(self, rounds: int) -> bool:
         """Whether one after so many rounds is booked."""
         return rounds in self._metrics.table()["round"].to_numpy()
+
+    def latest(self) -> Metrics:
+        """What the last evaluation gave, by split and metric; nothing if there was none."""
+        table = self._metrics.table()
+        found: dict[Split, dict[str, float | None]] = {}
+        for row in table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pylist():
+            found.setdefault(row["split"], {})[row["metric"]] = row["value"]
+        return found
 
     def best(self, metric: str, split: str, among: Collection[int], higher: bool) -> int | None:
         """Of these numbers of rounds the first after which a metric was best; None if it was never measured then."""

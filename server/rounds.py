@@ -126,7 +126,7 @@ class Server:
         """
         under_way: _Evaluation | None = None
         try:
-            reported = self._progress(self.done, {}, evaluated=False)
+            reported = self._progress(self.done, self.ledger.latest(), evaluated=False)
             if self._is_evaluated(self.done) and not self.ledger.has_evaluation(self.done):
                 reported = self._evaluated(self._evaluation(self.done))
             yield reported

@@ -58,3 +58,15 @@ def test_elsewhere_there_is_a_line_for_each_evaluation() -> None:
     assert re.fullmatch(r"round 0/10  train auc 0\.5000  0 B up, 0 B down  \d+ s", first)
     assert re.fullmatch(r"round 5/10  train auc undefined  10 kB up, 15 kB down  \d+ s, \d+ s left", second)
     assert re.fullmatch(r"round 10/10  nothing to evaluate  20 kB up, 30 kB down  \d+ s, 0 s left", third)
+
+
+def test_time_left_is_told_from_the_rounds_played_since_a_run_went_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 1.0, 20.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    file = io.StringIO()
+    watcher = Watcher(Console(file=file, width=200), "auc")
+    watcher(report(6, test=0.5))
+    watcher(report(8, test=0.5))
+    first, second = file.getvalue().splitlines()
+    assert first.endswith("  1 s")
+    assert second.endswith("  20 s, 20 s left")

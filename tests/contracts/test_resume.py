@@ -33,6 +33,8 @@ def same_ends(made: Any, tmp_path: Path, broken_off: int) -> None:
     assert 0 < standing.rounds <= broken_off
     resumed.restore(standing)
     reports = list(resumed.run())
+    assert reports[0].round == standing.rounds
+    assert reports[0].metrics, "the last evaluation's, or a new one's"
     assert reports[-1].round == made.config.rounds
     assert torch.equal(resumed.point.x, whole.point.x)
     assert torch.equal(resumed.point.y, whole.point.y)
