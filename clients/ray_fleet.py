@@ -128,27 +128,25 @@ class RayFleet:
     Attributes:
         actors: all of them.
         per_actor: with a number, client i runs on actor i // per_actor and on no other.
-        engine: in Ray's store, where an actor that is started anew finds it again.
         shards: whose rows are evaluated on.
         timeout_s: how long no actor may be done with anything.
     """
 
     actors: Sequence[Any]
     per_actor: int | None
-    engine: Any
     shards: Shards
     timeout_s: float
 
     @classmethod
     def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
         """Starts the actors and waits until they stand."""
-        shared = ray.put(engine)
         actor = ClientActor.options(  # type: ignore[attr-defined]
             num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=RETRIES
         )
-        actors = [actor.remote(shared, config.threads) for _ in range(placement.actors)]
+        # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
+        actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
         ray.get([a.ready.remote() for a in actors])
-        return cls(actors, placement.per_actor, shared, engine.shards, config.timeout_s)
+        return cls(actors, placement.per_actor, engine.shards, config.timeout_s)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))

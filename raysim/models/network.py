@@ -32,6 +32,14 @@ class Network:
         """The module whose structure is used; its own weights never are."""
         return self._fresh(0)
 
+    def __getstate__(self) -> tuple["NetworkFactory", int, str | None]:
+        return self.build, self.outputs, self.part  # not the module, whose weights nobody needs
+
+    def __setstate__(self, state: tuple["NetworkFactory", int, str | None]) -> None:
+        for name, value in zip(("build", "outputs", "part"), state, strict=True):
+            object.__setattr__(self, name, value)
+        _ = self.module  # now, since it must not be built within a transformation
+
     @cached_property
     def size(self) -> int:
         """Number of weights."""

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cluster import Result, load_config, run
+from cluster import Result, load_config, resume, run, yaml12
 from raysim.errors import WorkerLost
 from server.rounds import Progress
 from tests.contracts.table import settings
@@ -108,3 +110,27 @@ def test_work_that_ends_its_process_stops_the_run_with_the_last_cause(tmp_path: 
 def test_an_actor_that_hangs_is_started_anew_and_then_given_up(tmp_path: Path) -> None:
     with pytest.raises(WorkerLost, match=r"done with nothing in 1 s, 4 times.*raise clients.timeout_s"):
         play(tmp_path, "cd_ma", problem={"name": "tests.toys:Slow", "seconds": 3600.0}, clients={"timeout_s": 1.0})
+
+
+def test_a_driver_that_is_killed_leaves_no_process_and_its_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}, "rounds": 600}
+    tree |= {"evaluate": {"every": 10, "splits": ["train"]}, "clients": {"actors": 2, "num_cpus": 0.5}}
+    path.write_text(yaml12.dump(tree))
+    script = str(Path(sys.executable).with_name("raysim"))
+    driver = subprocess.Popen([script, "run", str(path)], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if line.startswith("round 10/"):
+            break
+    children = psutil.Process(driver.pid).children(recursive=True)
+    assert len(children) > 3
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    _, left = psutil.wait_procs(children, timeout=180)
+    assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+    (folder,) = (tmp_path / "runs").iterdir()
+    resumed = resume(folder, ["clients={fleet: in_process}"])
+    same(resumed, run(load_config(tree | {"clients": {"fleet": "in_process"}})))
