@@ -62,7 +62,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher is told after each round: rounds done, the latest metrics, and totals so far."""
+    """What a watcher is told after each round: rounds done, the latest metrics, totals so far, and what is wrong.
+
+    Attributes:
+        warning: said at the first evaluation of several in a row that have the same to say.
+    """
 
     round: int
     rounds: int
@@ -71,6 +75,7 @@ class Progress:
     bytes_down: int
     bytes_up: int
     sim_s: float | None
+    warning: str | None = None
 
 
 @dataclass
@@ -95,6 +100,7 @@ class Server:
     done: int = 0
     _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
     _stopping: bool = False
+    _warned: str | None = None
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.job.planner.rows_N, self.job.groupings)
@@ -208,6 +214,10 @@ class Server:
     def _evaluated(self, evaluation: "_Evaluation") -> Progress:
         """Waits for it and books it."""
         progress = replace(evaluation.progress, metrics=evaluation.metrics())
+        found = (self.job.problem.trouble(values) for values in progress.metrics.values())
+        trouble = next((text for text in found if text), None)
+        if trouble != self._warned:
+            progress, self._warned = replace(progress, warning=trouble), trouble
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
         if self.job.checkpoints is not None and self.job.splits:

@@ -41,6 +41,10 @@ from raysim.registry import STRICT
 ROC_POINTS = 500
 
 
+# Standard deviation of scores below which they are called the same: ranks are then those of rounding.
+SAME_SCORES = 1e-6
+
+
 @record(frozen=True, kw_only=True, config=STRICT)
 class AUC(NetworkProblem):
     """AUC maximisation of a scoring network, chosen classes against the rest (x: weights, s1, s2; y: scalar).
@@ -117,6 +121,15 @@ class AUC(NetworkProblem):
             "value": float(f.mean()) - p * (1 - p) * y**2,
             "score_std": float(h.std()),
         }
+
+    def trouble(self, metrics: Mapping[str, float | None]) -> str | None:
+        spread = metrics["score_std"]
+        if spread is not None and spread < SAME_SCORES:
+            return (
+                "all scores are the same: the network has saturated or died, and its gradients vanish; take smaller "
+                "step sizes or another seed, and no activation after the last layer (model.final_relu) but with care"
+            )
+        return super().trouble(metrics)
 
     def curves(self, z: Point, pool: Pool) -> Mapping[str, Curve]:
         """`roc`: of the pooled scores, where a split has both kinds of label."""

@@ -1,5 +1,6 @@
 """What a saddle problem is: min over x, max over y of f(x, y) = mean over clients of f_i, f_i a mean over rows."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,6 +113,11 @@ class Problem(ABC):
     def evaluate(self, z: Point, pool: Pool) -> Mapping[str, float | None]:
         """Evaluation on a split: `metrics` of all rows' `outputs`, unless a problem has more to do."""
         return self.metrics(z, pool.each(type(self).outputs, z), pool.labels)
+
+    def trouble(self, metrics: Mapping[str, float | None]) -> str | None:
+        """What is wrong with a point that has these metrics on a split, and what to try; None if nothing is."""
+        lost = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
+        return f"{lost[0]} is {metrics[lost[0]]}; take smaller step sizes" if lost else None
 
     def curves(self, z: Point, pool: Pool) -> Mapping[str, Curve]:
         """What is drawn of the final point, by name, for each split."""

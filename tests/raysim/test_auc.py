@@ -188,3 +188,11 @@ def test_there_is_no_roc_curve_of_one_kind_of_label() -> None:
     for label in (0, 1):
         one = Batch(rows.inputs, torch.full_like(rows.labels, label), rows.weights)
         assert auc.curves(somewhere(auc), OneBatch(auc, one)) == {}
+
+
+def test_scores_that_are_all_the_same_are_trouble() -> None:
+    auc = problem()
+    fine = {"auc": 0.9, "value": -0.1, "score_std": 0.2}
+    assert auc.trouble(fine) is None
+    assert "all scores are the same" in str(auc.trouble(fine | {"score_std": 1e-9}))
+    assert auc.trouble(fine | {"value": float("nan")}) == "value is nan; take smaller step sizes"

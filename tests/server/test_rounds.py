@@ -174,3 +174,13 @@ def test_the_gold_is_kept(tmp_path: Path) -> None:
             playing.play(t)
         z = torch.cat((playing.point.x, playing.point.y)).tolist()
         np.testing.assert_allclose(z, expected, rtol=1e-9, err_msg=name)
+
+
+def test_a_network_that_saturates_is_told_of_when_it_happens_and_once(tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings("cd_ma", eta=300.0, gamma=0.1), rounds=6, evaluate={"every": 1})
+    told = [(report.round, report.warning) for report in server(made, tmp_path).run() if report.warning]
+    assert len(told) == 1
+    (first, warning), metrics = told[0], pq.read_table(tmp_path / "metrics.parquet").to_pylist()
+    spread = {r["round"]: r["value"] for r in metrics if (r["split"], r["metric"]) == ("train", "score_std")}
+    assert "all scores are the same" in warning
+    assert spread[first - 1] > 1e-6 > spread[first]
