@@ -1,8 +1,10 @@
 """The round loop: plan, send, fold, absorb, book; now and then evaluate."""
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,7 @@ class Server:
     clock: Any = field(init=False)
     done: int = 0
     _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
+    _writing: Future[None] | None = None  # a checkpoint
     _stopping: bool = False
     _warned: str | None = None
 
@@ -151,9 +154,14 @@ class Server:
             if under_way:
                 reported, under_way = self._evaluated(under_way), None
                 yield reported
+            self._written()
             if self.job.checkpoints is not None and self.done not in self.job.checkpoints.rounds:
                 self._checkpoint()
+                self._written()
         finally:
+            if self._writing is not None:
+                with contextlib.suppress(Exception):  # one is being raised
+                    self._written()
             if under_way:
                 with contextlib.suppress(Exception):  # one is being raised, of which this is the consequence
                     self._evaluated(under_way)
@@ -191,14 +199,29 @@ class Server:
         return _Exchange(message, outcome)
 
     def _checkpoint(self) -> None:
-        """Writes where the run stands."""
+        """Begins to write where the run stands, beside the next round, once the checkpoint before is written."""
         checkpoints = self.job.checkpoints
         if checkpoints is None:
             return
+        self._written()
         whole = checkpoints.needs_all(len(self._changed), len(self.memory))
-        memory = self.fleet.fetch({c: m for c, m in self.memory.items() if whole or c in self._changed})
-        checkpoints.save(Standing(self.done, self.state, self.clock, memory, self.ledger.tables()), whole)
+        memory = {c: m for c, m in self.memory.items() if whole or c in self._changed}
+        # Only the clock is changed in place.
+        standing = Standing(self.done, self.state, copy.deepcopy(self.clock), memory, self.ledger.tables())
         self._changed = set()
+
+        def write() -> None:
+            checkpoints.save(replace(standing, memory=self.fleet.fetch(memory)), whole)
+
+        executor = ThreadPoolExecutor(max_workers=1)
+        self._writing = executor.submit(write)
+        executor.shutdown(wait=False)
+
+    def _written(self) -> None:
+        """Waits for the checkpoint that is being written. Raises what it failed with."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def _is_evaluated(self, rounds: int) -> bool:
         return rounds % self.job.evaluate_every == 0 or rounds == self.job.rounds
@@ -220,6 +243,7 @@ class Server:
             progress, self._warned = replace(progress, warning=trouble), trouble
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
+        self._written()  # it may be the best one
         if self.job.checkpoints is not None and self.job.splits:
             problem, among = self.job.problem, self.job.checkpoints.rounds
             split = self.job.splits[-1]
