@@ -28,13 +28,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from raysim.domain import Simplex
 from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.classification import pooled_losses, row_losses
 from raysim.problems.problem import DataSpec, NetworkProblem
 from raysim.registry import STRICT
 
@@ -76,9 +76,8 @@ class Fair(NetworkProblem):
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """F of the module's docstring, over the batch's rows."""
-        losses = cross_entropy(outputs.flatten(0, -2), batch.labels.flatten(), reduction="none")
         weights = torch.gather(y * y.new_tensor(self._per_share_C), -1, batch.labels)
-        return (batch.weights * weights * losses.view(batch.labels.shape)).sum(-1)
+        return (batch.weights * weights * row_losses(outputs, batch.labels)).sum(-1)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
         """Logits, shape (B, C)."""
@@ -89,8 +88,7 @@ class Fair(NetworkProblem):
 
         What is by class is None for one that a split has no rows of.
         """
-        shifted = outputs - outputs.max(1, keepdims=True)
-        losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
+        losses = pooled_losses(outputs, labels)
         right = outputs.argmax(1) == labels
         found: dict[str, float | None] = {"accuracy": float(right.mean())}
         by_class, value = [], 0.0

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.classification import pooled_losses, row_losses
 from raysim.problems.problem import DataSpec, NetworkProblem, Pool
 from raysim.registry import STRICT
 
@@ -74,9 +74,8 @@ class Robust(NetworkProblem):
         return y.reshape(*y.shape[:-1], *self.data.shape)
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        losses = cross_entropy(outputs.flatten(0, -2), batch.labels.flatten(), reduction="none")
         # The penalty belongs to each row, so that the chunks of a shard add up to the whole.
-        rows = losses.view(batch.labels.shape) - self._penalty((y**2).sum(-1, keepdim=True))
+        rows = row_losses(outputs, batch.labels) - self._penalty((y**2).sum(-1, keepdim=True))
         return (batch.weights * rows).sum(-1)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
@@ -104,8 +103,7 @@ class Robust(NetworkProblem):
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """`loss`: F. `accuracy`."""
-        shifted = outputs - outputs.max(1, keepdims=True)
-        losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
+        losses = pooled_losses(outputs, labels)
         return {
             "loss": float(losses.mean()) - float(self._penalty((z.y.double() ** 2).sum())),
             "accuracy": float((outputs.argmax(1) == labels).mean()),
