@@ -223,7 +223,6 @@ def _in_process(
     job, fleet = experiment.job(where), InProcessFleet(experiment.engine(), experiment.config.clients.threads)
     server = Server(job, fleet)
     if resume_from is not None:
-        assert job.checkpoints is not None
         server.restore(job.checkpoints.load(resume_from)[0])
     with _heard(stop, server.stop):
         yield from server.run()
@@ -234,7 +233,6 @@ def _over_ray(
 ) -> Generator[Progress, None, None]:
     """Over Ray, which runs a task again if its client actor dies. If the server does, it goes on from a checkpoint."""
     config, job = experiment.config, experiment.job(where)
-    assert job.checkpoints is not None
     reached, losses = -1, 0
     with connect.session(config.ray.address) as has:
         fleet = RayFleet.start(experiment.engine(), config.clients, experiment.placement(has))

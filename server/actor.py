@@ -16,7 +16,6 @@ class ServerActor:
     def __init__(self, job: Job, fleet: Fleet, resume: int | None) -> None:
         self._server = Server(job, fleet)
         if resume is not None:
-            assert job.checkpoints is not None
             self._server.restore(job.checkpoints.load(resume)[0])
 
     @ray.method(concurrency_group="control")

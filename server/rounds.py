@@ -44,7 +44,7 @@ class Job:
         checkpoint_every: rounds between checkpoints; there is one after the last round too.
         dtype: of the point and all vectors on the wire.
         folder: where the ledger and the model are written.
-        checkpoints: where a run goes on from if it is broken off; None writes none.
+        checkpoints: where a run goes on from if it is broken off.
     """
 
     algorithm: Algorithm[Any]
@@ -59,7 +59,7 @@ class Job:
     checkpoint_every: int
     dtype: torch.dtype
     folder: Path
-    checkpoints: Checkpoints | None = None
+    checkpoints: Checkpoints
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Server:
                 reported, under_way = self._evaluated(under_way), None
                 yield reported
             self._written()
-            if self.job.checkpoints is not None and self.done not in self.job.checkpoints.rounds:
+            if self.done not in self.job.checkpoints.rounds:
                 self._checkpoint()
                 self._written()
         finally:
@@ -201,8 +201,6 @@ class Server:
     def _checkpoint(self) -> None:
         """Begins to write where the run stands, beside the next round, once the checkpoint before is written."""
         checkpoints = self.job.checkpoints
-        if checkpoints is None:
-            return
         self._written()
         whole = checkpoints.needs_all(len(self._changed), len(self.memory))
         memory = {c: m for c, m in self.memory.items() if whole or c in self._changed}
@@ -244,7 +242,7 @@ class Server:
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
         self._written()  # it may be the best one
-        if self.job.checkpoints is not None and self.job.splits:
+        if self.job.splits:
             problem, among = self.job.problem, self.job.checkpoints.rounds
             split = self.job.splits[-1]
             self.job.checkpoints.best = self.ledger.best(problem.headline, split, among, problem.higher_is_better)
