@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from clients.screen import Screen, norm
 from raysim import draws, wire
 from raysim.data import Shards, Split
 from raysim.errors import ClientError
@@ -39,11 +40,13 @@ class Engine(ABC):
         problem: whose gradients the clients compute.
         shards: all clients' data, memory-mapped.
         dtype: of inputs, weights and gradients.
+        screen: what is done about results that cannot be used.
         device: where they are computed.
     """
 
     problem: Problem
     shards: Shards
+    screen: Screen
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
@@ -51,7 +54,8 @@ class Engine(ABC):
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         """The block's weighted sum of uploads, and each client's new memory in the order of the block.
 
-        Raises ClientError where user code fails or a result is not finite.
+        A rejected client's memory is None: it keeps what it had. Raises ClientError where user code fails, or a result
+        cannot be used and is not to be rejected.
         """
 
     def run_all(self, order: Order, blocks: Sequence[Block], memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
@@ -114,11 +118,17 @@ class LoopEngine(Engine):
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         partials, kept = [], []
         for c, reply in enumerate(self._replies(order, block, memories)):
-            self._check(order, int(block.clients_C[c]), reply.upload)
-            weight = float(block.weights_C[c])
-            scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
-            partials.append(Partial(scaled, weight, wire.size_bytes(reply.upload)))
-            kept.append(reply.memory)
+            weight, sent_bytes = float(block.weights_C[c]), wire.size_bytes(reply.upload)
+            size = norm(leaf.flatten() for leaf in pytree.tree_leaves(reply.upload))
+            if self.screen.passes(size):
+                scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
+                partials.append(Partial(scaled, weight, sent_bytes))
+                kept.append(reply.memory)
+            else:
+                client = self.screen.rejected(order, int(block.clients_C[c]), float(size))
+                nothing = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64).cpu(), reply.upload)
+                partials.append(Partial(nothing, 0.0, sent_bytes, (client,)))
+                kept.append(None)
         return functools.reduce(operator.add, partials), kept
 
     def _replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
@@ -134,14 +144,6 @@ class LoopEngine(Engine):
                 cause = f"{type(error).__name__}: {error}"
                 raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
             yield reply
-
-    def _check(self, order: Order, client: int, upload: Any) -> None:
-        for leaf in pytree.tree_leaves(upload):
-            if not bool(torch.isfinite(leaf).all()):
-                raise ClientError(
-                    client, order.round, order.phase.name,
-                    "the upload is not finite; look at this client's rows, or take a smaller step size",
-                )  # fmt: skip
 
     def _batches(self, work: Work, block: Block, c: int) -> Iterator[Batch]:
         """Those of the block's client number c."""

@@ -5,18 +5,19 @@ import functools
 import itertools
 import math
 import operator
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -34,6 +35,9 @@ IN_FLIGHT = 2
 # Times that a task is given again to an actor that was started anew, after the one that had it died or was ended.
 # Clients keep nothing in actors and draw nothing there, so that a task gives the same bits each time.
 RETRIES = 3
+# Seconds before a task is given again to an actor that cannot be reached. Ray itself tries again at once, and may take
+# half a minute to find that a node has gone; only then does it start the node's actors anew elsewhere.
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
@@ -100,6 +104,22 @@ def original(error: RayTaskError) -> BaseException:
     return cause if isinstance(cause, RaysimError) else error
 
 
+@dataclass
+class Task:
+    """Work that has been given to an actor.
+
+    Attributes:
+        give: gives it, and returns the refs of its results.
+        refs: of the last time that it was given.
+    """
+
+    give: Callable[[], list[Any]]
+    refs: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refs = self.give()
+
+
 @dataclass(frozen=True)
 class RayPool:
     """A split's rows, in tasks that the actors take turns in."""
@@ -117,8 +137,12 @@ class RayPool:
 
     def _results(self, method: str, f: Function, z: Point) -> list[Any]:
         shared, actors = ray.put(packed(z)), itertools.cycle(self.fleet.actors)
-        refs = [getattr(next(actors), method).remote(f, shared, self.split, *span) for span in spans(len(self.labels))]
-        return [_get(self.fleet.ready([ref])) for ref in refs]
+
+        def give(actor: Any, span: tuple[int, int]) -> list[Any]:
+            return [getattr(actor, method).remote(f, shared, self.split, *span)]
+
+        tasks = [Task(functools.partial(give, next(actors), span)) for span in spans(len(self.labels))]
+        return [self.fleet.result(task) for task in tasks]
 
 
 @dataclass(frozen=True)
@@ -153,21 +177,21 @@ class RayFleet:
         returns = order.phase.remembers
         handles: list[Any] = []
 
-        def call(actor: Any, blocks: Sequence[Block]) -> list[Any]:
+        def give(blocks: Sequence[Block], actor: Any) -> list[Any]:
             memories = [memory.get(client) for client in clients_of(blocks)] if returns else []
             refs = actor.run.options(num_returns=1 + len(memories)).remote(shared, blocks, *memories)
             return refs if isinstance(refs, list) else [refs]
 
-        def arrived(refs: list[Any]) -> Partial:
-            partial: Partial = _get(self.ready(refs[:1]))
-            handles.extend(refs[1:])
+        def arrived(task: Task) -> Partial:
+            partial: Partial = self.result(task)
+            handles.extend(task.refs[1:])
             return replace(partial, total=unpacked(partial.total))
 
         if self.per_actor is None:
-            tasks = self._tasks(blocks)
-            total = pairwise_sum(map(arrived, self._pool([functools.partial(call, blocks=task) for task in tasks])))
+            runs = self._runs(blocks)
+            total = pairwise_sum(map(arrived, self._pool([functools.partial(give, run) for run in runs])))
         else:
-            hosted = self._hosted(call, blocks, self.per_actor)
+            hosted = self._hosted(give, blocks, self.per_actor)
             total = pairwise_sum(functools.reduce(operator.add, map(arrived, block)) for block in hosted)
         return total, dict(zip(clients_of(blocks), handles, strict=True)) if returns else {}
 
@@ -186,6 +210,21 @@ class RayFleet:
         executor.shutdown(wait=False)
         return future.result
 
+    def result(self, task: Task) -> Any:
+        """The first of its results, once it is there; the task is given again while its actor cannot be reached.
+
+        Raises WorkerLost where that lasts, and what the task raised.
+        """
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return _get(self.ready(task.refs[:1]))
+            except _Unreachable as error:
+                if pause_s is None:
+                    raise WorkerLost(f"a client actor could not be reached for {sum(PAUSES_S):g} s ({error})") from None
+                time.sleep(pause_s)
+                task.refs = task.give()
+        raise AssertionError("the last turn returns or raises")
+
     def ready(self, refs: list[Any], actors: Sequence[Any] | None = None) -> Any:
         """One of these that has arrived. While none does, `actors` (all, if not given) are started anew now and then.
 
@@ -202,38 +241,39 @@ class RayFleet:
             "in between; look for what blocks in the problem's code, or raise clients.timeout_s"
         )
 
-    def _tasks(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
+    def _runs(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
         """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""
         k = 0
         while math.ceil(len(blocks) / 2 ** (k + 1)) >= TASKS_PER_ACTOR * len(self.actors):
             k += 1
         return [blocks[i : i + 2**k] for i in range(0, len(blocks), 2**k)]
 
-    def _hosted(self, call: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> list[list[list[Any]]]:
-        """Each block's refs client by client; everything is submitted at once and queues at its actor."""
-        return [
-            [call(self.actors[int(one.clients_C[0]) // per_actor], [one]) for one in block.one_by_one()]
-            for block in blocks
-        ]
+    def _hosted(self, give: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> list[list[Task]]:
+        """Each block's tasks client by client; everything is submitted at once and queues at its actor."""
 
-    def _pool(self, calls: Sequence[Callable[[Any], list[Any]]]) -> Iterator[list[Any]]:
-        """Gives each call to the next free actor; yields their refs in the order of `calls`, each once it is done."""
+        def task(one: Block) -> Task:
+            return Task(functools.partial(give, [one], self.actors[int(one.clients_C[0]) // per_actor]))
+
+        return [[task(one) for one in block.one_by_one()] for block in blocks]
+
+    def _pool(self, calls: Sequence[Callable[[Any], list[Any]]]) -> Iterator[Task]:
+        """Gives each call to the next free actor; yields the tasks in the order of `calls`, each once it is done."""
         free = deque([actor for _ in range(IN_FLIGHT) for actor in self.actors])
         waiting = deque(enumerate(calls))
         running: dict[Any, tuple[int, Any]] = {}
-        done: dict[int, list[Any]] = {}
-        refs: dict[int, list[Any]] = {}
+        done: dict[int, Task] = {}
+        tasks: dict[int, Task] = {}
         for turn in range(len(calls)):
             while turn not in done:
                 while free and waiting:
-                    i, make = waiting.popleft()
+                    i, call = waiting.popleft()
                     actor = free.popleft()
-                    refs[i] = make(actor)
-                    running[refs[i][0]] = (i, actor)
+                    tasks[i] = Task(functools.partial(call, actor))
+                    running[tasks[i].refs[0]] = (i, actor)
                 ready = self.ready(list(running), [actor for _, actor in running.values()])
                 i, actor = running.pop(ready)
                 free.append(actor)
-                done[i] = refs.pop(i)
+                done[i] = tasks.pop(i)
             yield done.pop(turn)
 
 
@@ -246,9 +286,15 @@ def lost(error: RayError) -> RaysimError:
     return ResultLost(message)
 
 
+class _Unreachable(Exception):
+    """An actor did not take a task, or its answer did not arrive: it may have been done."""
+
+
 def _get(ref: Any) -> Any:
     try:
         return ray.get(ref)
+    except ActorUnavailableError as error:
+        raise _Unreachable(" ".join(str(error).split())[:400]) from None
     except RayTaskError as error:
         raise original(error) from None
     except RayError as error:

@@ -24,6 +24,7 @@ from clients.chain import Chain
 from clients.engine import Engine, LoopEngine
 from clients.gradients import ProblemPerClient, chain_of
 from clients.per_client import Buffers, PerClient
+from clients.screen import norm
 from raysim import wire
 from raysim.errors import ClientError
 from raysim.phase import Batch, Block, Order, Partial, Work
@@ -48,25 +49,20 @@ class VectorizedEngine(Engine):
             with torch.no_grad():
                 groups = self._groups(order, block)
                 parts = [self._group(order, block.of(group), memories) for group in groups]
+        except ClientError:
+            raise
         except Exception as error:
             # A fault of one client's stops the others here too: the loop engine finds whose it is.
             self._loop.run(order, block, memories)
             cause = f"{type(error).__name__} in the vectorised engine alone ({error}); set clients.engine to loop"
             raise ClientError(int(block.clients_C[0]), order.round, order.phase.name, cause) from error
         partial = functools.reduce(operator.add, (partial for partial, _ in parts))
-        if not all(bool(torch.isfinite(leaf).all()) for leaf in pytree.tree_leaves(partial.total)):
-            self._loop.run(order, block, memories)
-            raise ClientError(
-                int(block.clients_C[0]), order.round, order.phase.name,
-                "the upload of this client or one computed with it is not finite; set clients.engine to loop, which "
-                "finds it, or take a smaller step size",
-            )  # fmt: skip
         kept = [memory for _, memories in parts for memory in memories]
         return partial, [kept[i] for i in np.argsort(np.concatenate(groups))]
 
     @property
     def _loop(self) -> LoopEngine:
-        return LoopEngine(self.problem, self.shards, self.dtype, self.device)
+        return LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
 
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""
@@ -135,8 +131,19 @@ class VectorizedEngine(Engine):
         reply = phase.finish(sent, carry)
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
         total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
-        partial = Partial(total, float(block.weights_C.sum()), C * wire.size_bytes(reply.upload))
-        kept = [_client(reply.memory, c) for c in range(C)]
+        sizes_C = norm(_flat(leaf, C) for leaf in pytree.tree_leaves(reply.upload))
+        passed_C = self.screen.passes(sizes_C)
+        rejected: tuple[int, ...] = ()
+        if not passed_C.all():
+            rejected = tuple(
+                self.screen.rejected(order, int(block.clients_C[c]), float(sizes_C[c]))
+                for c in (~passed_C).nonzero().flatten().tolist()
+            )
+            good = _where(passed_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
+            total = pytree.tree_map(lambda leaf: leaf.folded(weights_C).cpu(), good)
+        weight = float(block.weights_C[passed_C.cpu().numpy()].sum())
+        partial = Partial(total, weight, C * wire.size_bytes(reply.upload), rejected)
+        kept = [_client(reply.memory, c) if passed_C[c] else None for c in range(C)]
         # Its gradients refer to it in turn: without this they would stay until Python looks for such cycles.
         problem.next_step()
         buffers.release()
@@ -189,6 +196,12 @@ def _stacked(trees: list[Any]) -> Any:
     return pytree.tree_map(
         lambda *leaves: PerClient.stacked(torch.stack(leaves)) if isinstance(leaves[0], Tensor) else leaves[0], *trees
     )
+
+
+def _flat(leaf: Tensor, clients: int) -> Tensor:
+    """(C, numbers) of each client's tensor, or (1, numbers) if it is the same for all."""
+    known = PerClient.whatever(leaf, clients).known()
+    return known.tensor.reshape(1, -1) if known.shared else known.tensor.flatten(1)
 
 
 def _where(begun_C: Tensor, new: Any, old: Any) -> Any:

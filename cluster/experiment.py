@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from clients.engine import Engine, LoopEngine
 from clients.placement import Placement, Resources, place
+from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
 from raysim.algorithms import ALGORITHMS
@@ -142,7 +143,12 @@ class Experiment:
         """The engine that client actors run."""
         device = "cuda" if self.config.clients.num_gpus else "cpu"
         kind = VectorizedEngine if _vectorized(self.config, self.problem) else LoopEngine
-        return kind(self.problem, self.shards, self.dtype, device)
+        return kind(self.problem, self.shards, self._screen, self.dtype, device)
+
+    @property
+    def _screen(self) -> Screen:
+        policy = self.config.server
+        return Screen(policy.max_norm, policy.bad_results == "reject")
 
     def job(self, folder: Path) -> Job:
         """What the server gets."""
@@ -173,7 +179,7 @@ class Experiment:
     @property
     def identity(self) -> dict[str, Any]:
         """What a run's numbers depend on, as plain data: the resolved configuration and the data."""
-        return self.resolved | {"shards": self.shards.folder.name}
+        return self.resolved | {"shards": self.shards.content}
 
     def rehearse(self) -> list[Exchange]:
         """What a steady round moves, found by playing rounds 0 and 1 with one real client per phase.
@@ -181,7 +187,7 @@ class Experiment:
         It runs the algorithm, problem and model together for the first time, so a fault in one of them shows here.
         """
         state = self.algorithm.init(self.problem.init(self.config.seed).to(self.dtype))
-        engine = LoopEngine(self.problem, self.shards, self.dtype)
+        engine = LoopEngine(self.problem, self.shards, self._screen, self.dtype)
         exchanges: list[Exchange] = []
         memory: dict[int, Any] = {}
         for t in (0, 1):
@@ -199,7 +205,7 @@ class Experiment:
     def dispatcher(self) -> Dispatcher[Any]:
         """Who decides a phase's cohort."""
         if self.config.devices is None:
-            return Ideal(self.planner)
+            return Ideal(self.planner, self.config.server)
         return Devices(self.planner, self.population, self.availability, self.config.server)
 
     @cached_property

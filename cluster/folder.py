@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import platform
 import subprocess
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from typing import Any
 
 from cluster import yaml12
 from raysim.errors import ConfigError
+from raysim.output import write_whole
 
 _PACKAGES = ("raysim", "ray", "torch", "torchvision", "numpy", "pyarrow", "scikit-learn")
 
@@ -24,7 +24,7 @@ def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
         try:
             folder.mkdir(parents=True)
             write_config(folder, resolved)
-            (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
+            write_whole(folder / "environment.json", (json.dumps(_environment(), indent=2) + "\n").encode())
         except FileExistsError:
             copies += 1  # another run began in the same second
         except OSError as error:
@@ -35,9 +35,7 @@ def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
 
 def write_config(folder: Path, resolved: dict[str, Any]) -> None:
     """Writes config.yaml, whole or not at all."""
-    unfinished = folder / ".config.yaml"
-    unfinished.write_text(yaml12.dump(resolved), encoding="utf-8")
-    os.replace(unfinished, folder / "config.yaml")
+    write_whole(folder / "config.yaml", yaml12.dump(resolved).encode(), durable=True)
 
 
 def _environment() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Plots of finished runs."""
 
 import functools
+import io
 import json
 import re
 from collections import Counter
@@ -18,7 +19,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from cluster import yaml12
-from raysim.errors import DataError
+from raysim.errors import DataError, OutputError
+from raysim.output import write_whole
 
 # A column of metrics.parquet, what it is called, and what it is divided by.
 AXES = {
@@ -31,7 +33,7 @@ AXES = {
 GROUPS = {"tier": "quarter of the devices by speed", "zone": "time zone", "label": "label score"}
 
 # What does not make another curve of a run: its seed, how far and how often it was looked at, and where it ran.
-_SAME_CURVE = ("seed", "rounds", "evaluate", "clients", "ray", "output")
+_SAME_CURVE = ("seed", "rounds", "evaluate", "checkpoint", "clients", "ray", "output")
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def draw(folder: Path, metric: str) -> list[Path]:
     rounds = pq.read_table(folder / "rounds.parquet").to_pylist()
     if rounds and rounds[0]["invited"] is not None:
         figures["fates"] = _fates(rounds)
-        took_part = pq.read_table(folder / "participation.parquet")["client"].to_numpy()
+        useful = [("rejected", "=", False)]
+        took_part = pq.read_table(folder / "participation.parquet", filters=useful)["client"].to_numpy()
         summary = json.loads((folder / "summary.json").read_text())
         groups = {name: summary[f"participation_by_{name}"] for name in GROUPS if f"participation_by_{name}" in summary}
         figures["participation"] = _participation(took_part, groups)
@@ -106,8 +109,18 @@ def draw(folder: Path, metric: str) -> list[Path]:
     for name, figure in figures.items():
         figure.axes[0].set_title(folder.name, fontsize=10)
         made.append(folder / "plots" / f"{name}.png")
-        figure.savefig(made[-1], dpi=150)
+        save(figure, made[-1])
     return made
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Writes the figure in the format that the file's name ends in. Raises OutputError."""
+    file = io.BytesIO()
+    try:
+        figure.savefig(file, dpi=150, format=out.suffix.removeprefix(".") or "png")
+    except ValueError as error:
+        raise OutputError(f"cannot write {out}: {error}") from None
+    write_whole(out, file.getvalue())
 
 
 def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figure:
@@ -130,10 +143,7 @@ def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figu
             _line(ax, [first, *others], axis, f"{label} ({1 + len(others)} runs)" if others else label)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3), frameon=False, fontsize=9)
-    try:
-        figure.savefig(out, dpi=150)
-    except (OSError, ValueError) as error:  # no such folder, or no such format
-        raise DataError(f"cannot write {out}: {error}") from None
+    save(figure, out)
     return figure
 
 

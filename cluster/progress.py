@@ -49,8 +49,8 @@ class Watcher:
     def __call__(self, report: Progress) -> None:
         if self._first is None:
             self._first = report.round
-        if report.warning:
-            self._console.print(f"warning: after round {report.round}: {report.warning}")
+        for warning in report.warnings:
+            self._console.print(f"warning: after round {report.round}: {warning}")
         metric, moved = self._metric(report), f"{size(report.bytes_up)} up, {size(report.bytes_down)} down"
         if self._console.is_terminal:
             self._bar.update(self._task, completed=report.round, total=report.rounds, metric=metric, moved=moved)

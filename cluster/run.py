@@ -80,6 +80,7 @@ Started = Callable[[Experiment, Path], None]
 
 # Keys of a configuration that change none of a run's numbers, so that it may go on with others.
 FREE = (
+    "server.bad_results",  # it stops a run or does not: until then it is the same
     "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.timeout_s", "ray", "output",
     "checkpoint",
     "evaluate.target", "evaluate.pictures", "rounds",
@@ -176,12 +177,14 @@ def _played(
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises CheckpointError naming the keys in which two configurations differ, but for FREE ones."""
+    """Raises CheckpointError naming the keys in which two configurations differ, but for those that may."""
+    # The same rows in the hands of the same clients, however they were come by: files may have been moved or copied.
+    may = (*FREE, "data", "partition") if before["shards"] == now["shards"] else FREE
     old, new = _flat(before), _flat(now)
     differ = [
         f"{key} was {old.get(key)!r} and is {new.get(key)!r}"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not any(key == free or key.startswith(f"{free}.") for free in FREE)
+        if old.get(key) != new.get(key) and not any(key == free or key.startswith(f"{free}.") for free in may)
     ]
     if differ:
         raise CheckpointError(f"the checkpoint is of another run: {'; '.join(differ)}")

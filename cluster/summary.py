@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cluster.experiment import Experiment
 from cluster.progress import size
+from raysim.output import write_whole
 
 Row = dict[str, Any]
 
@@ -17,7 +18,8 @@ Row = dict[str, Any]
 def write(folder: Path, experiment: Experiment) -> Row:
     """Writes summary.json from the run's tables, and returns what it holds.
 
-    Keys: `rounds` and of them `failed_rounds`; `bytes_down`, `bytes_up`; `final` (the headline metric by split);
+    Keys: `rounds` and of them `failed_rounds`; `rejected_results` that could not be used, and `rejected_clients` whose
+    they were; `bytes_down`, `bytes_up`; `final` (the headline metric by split);
     `participants` and `participation_gini` over all clients that have rows (0: all took part equally often; 1: one did
     everything); `participation_by_tier`, `_zone` and `_label`, those that there are: by group its `share_of_clients`
     (of those that have rows) and its `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares
@@ -28,10 +30,13 @@ def write(folder: Path, experiment: Experiment) -> Row:
         pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
     )
     headline = [row for row in metrics if row["metric"] == experiment.problem.headline]
-    counts = np.bincount([row["client"] for row in took_part], minlength=experiment.shards.n_clients)
+    accepted, rejected = ([row["client"] for row in took_part if row["rejected"] is out] for out in (False, True))
+    counts = np.bincount(accepted, minlength=experiment.shards.n_clients)
     summary: Row = {
         "rounds": experiment.config.rounds,
         "failed_rounds": sum(not row["valid"] for row in rounds),
+        "rejected_results": len(rejected),
+        "rejected_clients": sorted(set(rejected)),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "final": {row["split"]: row["value"] for row in headline},
@@ -42,7 +47,7 @@ def write(folder: Path, experiment: Experiment) -> Row:
         summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
     if experiment.config.evaluate.target is not None:
         summary["target"] = _reached(headline, experiment)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 
 
@@ -52,6 +57,13 @@ def lines(summary: Row) -> list[str]:
         f"moved {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down; {summary['participants']} clients "
         f"took part, Gini {summary['participation_gini']:.2f}"
     ]
+    if summary["rejected_results"]:
+        n, clients = summary["rejected_results"], summary["rejected_clients"]
+        first = ", ".join(map(str, clients[:10]))
+        told.append(
+            f"left out {n} results that could not be used, of {len(clients)} clients "
+            f"({first}{', ...' if len(clients) > 10 else ''})"
+        )
     if "simulated_hours" in summary:
         told.append(
             f"simulated {summary['simulated_hours']:.3g} h, of them {summary['wait_hours']:.3g} h waiting; "

@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
+from cluster import plots
 from cluster.experiment import Experiment
 from raysim.devices import SECOND_US
-from raysim.errors import ConfigError, DataError
+from raysim.errors import ConfigError
 from server.dispatch import Outcome
 from server.fates import FATES
 
@@ -59,7 +60,8 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
                 failed += 1
                 break
             tiers += tier.counts(before.accepted)
-        dispatcher.round_ended(clock, t, before is None or before.valid)
+        assert before is not None, "a round has a phase"
+        dispatcher.round_ended(clock, t, before)
         ends.append(dispatcher.now_s(clock) or 0.0)
     invited = max(1, sum(fates.values()))
     shares = {fate: n / invited for fate, n in fates.items()}
@@ -112,10 +114,7 @@ def draw(experiment: Experiment, found: Survey, out: Path) -> None:
     rounds.set(xlabel="simulated seconds a round", ylabel=f"of {len(found.round_s)} rounds")
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(out, dpi=150)
-    except (OSError, ValueError) as error:  # no such folder, or no such format
-        raise DataError(f"cannot write {out}: {error}") from None
+    plots.save(figure, out)
 
 
 def _three(values: NDArray[np.float64]) -> str:

@@ -46,6 +46,14 @@ class ClientError(RaysimError):
         return f"{head}\n{self.trace}".rstrip()
 
 
+class OutputError(RaysimError):
+    """A file that cannot be written; what was there before still is."""
+
+
+class Diverged(RaysimError):
+    """The server's own step has led to a point that is not finite."""
+
+
 class NotEnoughDevices(RaysimError):
     """Too few devices were eligible for a phase, for longer than the server waits. The message counts the reasons."""
 

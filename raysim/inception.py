@@ -10,9 +10,8 @@ Legend: R rows, C classes, F features.
 """
 
 import hashlib
+import io
 import json
-import os
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from raysim import draws
 from raysim.data import Shards
 from raysim.errors import ConfigError, DataError
+from raysim.output import write_whole
 
 FORMAT = 1  # raised with every change of what the same data and settings give
 FEATURES = 512
@@ -101,7 +101,8 @@ class Classifier:
 
         Raises:
             ConfigError: the rows are no images.
-            DataError: the cache cannot be read or written.
+            DataError: the cache cannot be read.
+            OutputError: it cannot be written.
         """
         if len(shards.shape) != 3:
             raise ConfigError("data.name", f"images (channels, height, width) are needed, not rows of {shards.shape}")
@@ -188,15 +189,9 @@ def _train(shards: Shards, order: NDArray[np.int64], epochs: int, path: Path, re
         "mean_F": torch.from_numpy(real.mean_F),
         "cov_FF": torch.from_numpy(real.cov_FF),
     }
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(saved, unfinished)
-        os.replace(unfinished, path)
-    except (OSError, RuntimeError) as error:  # torch.save's own word for a disk that is full
-        raise DataError(f"cannot write {path}: {error}; free space or choose another cache") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    file = io.BytesIO()
+    torch.save(saved, file)
+    write_whole(path, file.getvalue(), durable=True)
 
 
 def _all(net: nn.Module, shards: Shards, rows: NDArray[np.int64], split: str) -> NDArray[np.float64]:

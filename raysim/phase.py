@@ -239,15 +239,18 @@ class Partial:
         total: the sum of weight times upload, in the model's dtype or float64; partials are added up in float64.
         weight: the sum of the weights.
         bytes_up: what these clients put on the wire.
+        rejected: those of them whose results could not be used and are not in the sum.
     """
 
     total: Any
     weight: float
     bytes_up: int
+    rejected: tuple[int, ...] = ()
 
     def __add__(self, other: "Partial") -> "Partial":
         total = pytree.tree_map(lambda a, b: a.double() + b.double(), self.total, other.total)
-        return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up)
+        rejected = self.rejected + other.rejected
+        return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up, rejected)
 
     def mean(self, dtype: torch.dtype) -> Any:
         """The weighted mean upload, back in the model's dtype."""

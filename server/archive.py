@@ -12,6 +12,8 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -24,6 +26,13 @@ def pack(tree: Any) -> bytes:
     text = json.dumps(_described(tree, tensors))
     file = io.BytesIO()
     torch.save({"tree": text, "tensors": tensors}, file)
+    return file.getvalue()
+
+
+def parquet(table: pa.Table) -> bytes:
+    """The table as a Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(table, file)
     return file.getvalue()
 
 

@@ -11,8 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysim.errors import CheckpointError
+from raysim.errors import CheckpointError, OutputError
+from raysim.output import write_whole
 from server import archive
 
 FORMAT = 1
@@ -61,26 +60,13 @@ class Store:
         to = f"{self.path}/{name}"
         try:
             self.filesystem.create_dir(self.path, recursive=True)
-            if not isinstance(self.filesystem, fs.LocalFileSystem):
+            if isinstance(self.filesystem, fs.LocalFileSystem):
+                write_whole(Path(to), data, durable=True)
+            else:
                 with self.filesystem.open_output_stream(to) as stream:
                     stream.write(data)
-                return
-            unfinished = f"{self.path}/.{name}.{uuid.uuid4().hex}"
-            try:
-                with Path(unfinished).open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(unfinished, to)
-                descriptor = os.open(self.path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            finally:
-                Path(unfinished).unlink(missing_ok=True)
         except OSError as error:
-            raise CheckpointError(f"cannot write {to} ({error}); free space or choose another folder") from error
+            raise OutputError(f"cannot write {to} ({error}); free space or choose another folder") from error
 
     def read(self, name: str) -> bytes:
         """Raises OSError."""
@@ -214,7 +200,7 @@ class Checkpoints:
         r = f"{standing.rounds:08d}"
         parts = {"standing": self._write(f"{r}.standing.pt", archive.pack((standing.state, standing.clock)))}
         for what, table in standing.tables.items():
-            parts[what] = self._write(f"{r}.{what}.parquet", _parquet(table))
+            parts[what] = self._write(f"{r}.{what}.parquet", archive.parquet(table))
         memory = () if whole or not self._kept else self._kept[-1].memory
         if standing.memory:
             data = archive.pack(dict(standing.memory))
@@ -293,12 +279,6 @@ class Checkpoints:
 
     def _unpacked(self, part: Part) -> Any:
         return archive.unpack(self._read(part), self.packages)
-
-
-def _parquet(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

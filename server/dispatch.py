@@ -8,8 +8,8 @@ Legend: N all clients, C invited clients. Times are int64 microseconds; without 
 start.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -43,6 +43,8 @@ class Outcome:
         valid: whether enough were accepted; if not, the round has failed.
         bytes_down, bytes_up: of all invited together.
         devices: the ledger's device columns; empty where there are no devices.
+        spent: of `devices`, what each of the accepted has cost.
+        rejected: clients that came through with results that could not be used, ascending.
     """
 
     wanted: int
@@ -53,6 +55,20 @@ class Outcome:
     bytes_down: int
     bytes_up: int
     devices: Mapping[str, float | int] = field(default_factory=dict)
+    spent: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    rejected: Clients = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def without(self, rejected: Sequence[int]) -> "Outcome":
+        """The outcome now that these of the accepted have turned out to have results that cannot be used."""
+        gone = np.isin(self.accepted, rejected)
+        devices = dict(self.devices)
+        if devices:
+            devices["accepted"] -= int(gone.sum())
+        for cost, spent in self.spent.items():
+            wasted = float(spent[gone].sum())
+            devices[f"{cost}_wasted"] += wasted if cost == "compute_s" else round(wasted)
+        left, others = self.accepted[~gone], self.accepted[gone]
+        return replace(self, accepted=left, valid=len(left) > 0, devices=devices, rejected=others)
 
 
 class Dispatcher(Protocol[AnyClock]):
@@ -64,11 +80,38 @@ class Dispatcher(Protocol[AnyClock]):
     def dispatch(self, clock: AnyClock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         """The outcome of round t's `phase`, which moves the clock; `before` is that of the round's phase before."""
 
-    def round_ended(self, clock: AnyClock, t: int, valid: bool) -> None:
-        """Told after each round. Raises RoundsFailed where too many in a row have failed."""
+    def round_ended(self, clock: AnyClock, t: int, last: Outcome) -> None:
+        """Told how each round's last phase went. Raises RoundsFailed where too many rounds in a row have failed."""
 
     def now_s(self, clock: AnyClock) -> float | None:
         """Simulated seconds since the start; None without a clock."""
+
+
+@dataclass
+class Streak:
+    """Rounds that have failed in a row.
+
+    Attributes:
+        failed: how many.
+        rejected: results of their last phases that could not be used.
+    """
+
+    failed: int = 0
+    rejected: int = 0
+
+    def count(self, last: Outcome) -> None:
+        """Another round, by its last phase."""
+        self.failed = 0 if last.valid else self.failed + 1
+        self.rejected = 0 if last.valid else self.rejected + len(last.rejected)
+
+    def require_success(self, t: int, policy: PolicyConfig, why: str, instead: str) -> None:
+        """Raises RoundsFailed where they are more than are put up with."""
+        if self.failed > policy.max_failed_rounds:
+            rejected = f"; {self.rejected} results could not be used" if self.rejected else ""
+            raise RoundsFailed(
+                f"round {t}: {self.failed} rounds in a row have failed{why}{rejected}. {instead}, or allow more with "
+                "server.max_failed_rounds"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,38 +119,38 @@ class Ideal:
     """Every client is there, answers at once and never fails: S of N, uniformly, and no clock."""
 
     planner: Planner
+    policy: PolicyConfig
 
-    def start(self) -> None:
-        return None
+    def start(self) -> Streak:
+        return Streak()
 
-    def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def dispatch(self, clock: Streak, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         cohort = self.planner.cohort(phase.cohort, t, phase.name, None if before is None else before.accepted)
         n = len(cohort)
         return Outcome(n, cohort, cohort, cohort, True, n * traffic.to(phase), n * traffic.up)
 
-    def round_ended(self, clock: None, t: int, valid: bool) -> None:
-        """Rounds always succeed here."""
+    def round_ended(self, clock: Streak, t: int, last: Outcome) -> None:
+        clock.count(last)
+        clock.require_success(t, self.policy, "", "Lower the algorithm's steps")
 
-    def now_s(self, clock: None) -> None:
+    def now_s(self, clock: Streak) -> None:
         return None
 
 
-@dataclass
-class Clock:
+@dataclass(kw_only=True)
+class Clock(Streak):
     """What the server knows of time and of its devices between phases.
 
     Attributes:
         now_us: simulated time.
         busy_until_us: (N,) when each device is done with what it was last asked.
         last_round: (N,) the round in which each was last invited; far in the past if never.
-        failed: rounds that have failed in a row.
-        fates: what became of the devices invited in them, by name.
+        fates: what became of the devices invited in rounds that have failed in a row, by name.
     """
 
     busy_until_us: NDArray[np.int64]
     last_round: NDArray[np.int64]
     now_us: int = 0
-    failed: int = 0
     fates: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FATES, 0))
 
     @property
@@ -133,7 +176,7 @@ class Devices:
     def start(self) -> Clock:
         """Time 0, and devices that have never been asked."""
         size = self.population.size
-        return Clock(np.zeros(size, np.int64), np.full(size, -(2**40), np.int64))
+        return Clock(busy_until_us=np.zeros(size, np.int64), last_round=np.full(size, -(2**40), np.int64))
 
     def dispatch(self, clock: Clock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         """As in Dispatcher. Raises NotEnoughDevices."""
@@ -177,21 +220,22 @@ class Devices:
             "compute_s": float(compute_s_C.sum()),
             "compute_s_wasted": float(compute_s_C[~useful].sum()),
         } | self._energy(tasks, received_C, computed_C, sent_C)
+        spent = {"bytes_down": bytes_down_C, "bytes_up": bytes_up_C, "compute_s": compute_s_C}
         return Outcome(
             S, invited[accepted], invited, invited[received_C == 1], valid,
             round(bytes_down_C.sum()), round(bytes_up_C.sum()), devices,
+            {cost: spent_C[accepted] for cost, spent_C in spent.items()},
         )  # fmt: skip
 
-    def round_ended(self, clock: Clock, t: int, valid: bool) -> None:
-        clock.failed = 0 if valid else clock.failed + 1
-        if clock.failed > self.policy.max_failed_rounds:
-            counts = ", ".join(f"{n} {name}" for name, n in clock.fates.items() if n)
-            raise RoundsFailed(
-                f"round {t}: {clock.failed} rounds in a row have failed at {clock.now_s / 3600:.1f} simulated hours; "
-                f"of the devices invited in them: {counts or 'none'}. Raise server.over_select or server.deadline_s, "
-                "lower S or server.min_report, or allow more with server.max_failed_rounds"
-            )
-        if valid:
+    def round_ended(self, clock: Clock, t: int, last: Outcome) -> None:
+        clock.count(last)
+        counts = ", ".join(f"{n} {name}" for name, n in clock.fates.items() if n)
+        clock.require_success(
+            t, self.policy,
+            f" at {clock.now_s / 3600:.1f} simulated hours; of the devices invited in them: {counts or 'none'}",
+            "Raise server.over_select or server.deadline_s, lower S or server.min_report",
+        )  # fmt: skip
+        if last.valid:
             clock.fates = dict.fromkeys(FATES, 0)
 
     def now_s(self, clock: Clock) -> float:

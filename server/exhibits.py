@@ -1,13 +1,14 @@
 """What of a point is looked at rather than measured: pictures of it now and then, and curves of the final one."""
 
-import os
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import Tensor
 
+from raysim.output import write_whole
+from server.archive import parquet
 from server.evaluation import Curves
 
 # Pixels that a picture is wide, about; what is smaller has its own enlarged.
@@ -36,8 +37,9 @@ def save_pictures(folder: Path, rounds: int, pictures: Mapping[str, Tensor]) -> 
         columns = max(1, round(len(images) ** 0.5))
         enlarged = max(1, SIDE // (columns * images.shape[-1]))
         shown = images.float().cpu().clamp(0, 1).repeat_interleave(enlarged, -1).repeat_interleave(enlarged, -2)
-        to = folder / "pictures" / f"{name}_{rounds:06d}.png"
-        torchvision.utils.save_image(shown, to, nrow=columns, padding=1)
+        file = io.BytesIO()
+        torchvision.utils.save_image(shown, file, format="png", nrow=columns, padding=1)
+        write_whole(folder / "pictures" / f"{name}_{rounds:06d}.png", file.getvalue())
 
 
 def save_curves(folder: Path, curves: Curves) -> None:
@@ -48,6 +50,4 @@ def save_curves(folder: Path, curves: Curves) -> None:
         for name, c in found.items()
     ]
     if rows:
-        unfinished = folder / ".curves.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, schema=CURVES), unfinished)
-        os.replace(unfinished, folder / "curves.parquet")
+        write_whole(folder / "curves.parquet", parquet(pa.Table.from_pylist(rows, schema=CURVES)))

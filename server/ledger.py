@@ -5,7 +5,6 @@ rounds.parquet (a row per phase), participation.parquet (a row per client and ph
 evaluation, split and metric).
 """
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from raysim.data import Split
+from raysim.output import write_whole
 from raysim.phase import Block
+from server.archive import parquet
 from server.dispatch import Outcome
 from server.evaluation import Metrics
 from server.fates import FATES
@@ -30,6 +30,7 @@ ROUNDS = pa.schema(
         pa.field("phase", pa.string()),
         pa.field("valid", pa.bool_()),  # false: too few results, and the round was undone
         pa.field("accepted", pa.int32()),  # clients whose results count
+        pa.field("rejected", pa.int32()),  # clients whose results could not be used (server.bad_results)
         pa.field("rows", pa.int64()),  # data rows they drew, repeats counted
         pa.field("bytes_down", pa.int64()),  # server to all invited clients together
         pa.field("bytes_up", pa.int64()),
@@ -44,7 +45,7 @@ ROUNDS = pa.schema(
         pa.field("wait_s", pa.float64()),  # before the start, for enough devices to be eligible
         pa.field("available", pa.int64()),  # devices that are on
         pa.field("eligible", pa.int64()),  # on, able, idle and rested
-        pa.field("invited", pa.int32()),  # accepted + late + cancelled + dropped_* + timed_out
+        pa.field("invited", pa.int32()),  # accepted + rejected + late + cancelled + dropped_* + timed_out
         pa.field("topped_up", pa.int32()),  # of them from outside server.phase2_clients
         pa.field("late", pa.int32()),  # finished, but were not waited for
         pa.field("cancelled", pa.int32()),  # told to stop at the close
@@ -67,6 +68,7 @@ PARTICIPATION = pa.schema(
         pa.field("phase", pa.string()),
         pa.field("client", pa.int64()),
         pa.field("rows", pa.int64()),
+        pa.field("rejected", pa.bool_()),  # the result could not be used
     ]
 )
 METRICS = pa.schema(
@@ -133,13 +135,14 @@ class Ledger:
         self._tally = Tally(self.rows_N > 0)
 
     def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, wall_s: float) -> None:
-        """Books one phase; `blocks` is the work that was done, none if the phase was not valid.
+        """Books one phase; `blocks` is the work that was done, none if too few devices were accepted.
 
-        Participation is that work: in a valid phase, also of a round that is undone later.
+        Participation is that work, also of a round that is undone later.
         """
         drawn = [self._drawn(block) for block in blocks]
         self._participation.pending += [
-            _participation(t, phase, block.clients_C, rows_C) for block, rows_C in zip(blocks, drawn, strict=True)
+            _participation(t, phase, block.clients_C, rows_C, np.isin(block.clients_C, outcome.rejected))
+            for block, rows_C in zip(blocks, drawn, strict=True)
         ]
         age_rounds = self._tally.accept(t, phase, outcome.accepted) if outcome.valid else None
         row: Row = {
@@ -147,6 +150,7 @@ class Ledger:
             "phase": phase,
             "valid": outcome.valid,
             "accepted": len(outcome.accepted),
+            "rejected": len(outcome.rejected),
             "rows": sum(int(rows_C.sum()) for rows_C in drawn),
             "bytes_down": outcome.bytes_down,
             "bytes_up": outcome.bytes_up,
@@ -156,7 +160,7 @@ class Ledger:
             **{f"accepted_by_{name}": grouping.counts(outcome.accepted) for name, grouping in self.groupings.items()},
         } | dict(outcome.devices)
         if outcome.devices:
-            fates = sum(row[fate] for fate in FATES)
+            fates = sum(row[fate] for fate in (*FATES, "rejected"))
             assert fates == row["invited"], f"{fates} fates for {row['invited']} invited devices"
         self._rounds.pending.append(row)
         self.bytes_down += outcome.bytes_down
@@ -214,21 +218,20 @@ class Ledger:
             Book(schema, settled=tables[name].cast(schema))
             for name, schema in (("rounds", ROUNDS), ("participation", PARTICIPATION), ("metrics", METRICS))
         )
-        clients, first = tables["participation"]["client"].to_numpy(), 0
-        for row in tables["rounds"].select(["round", "phase", "valid", "accepted", *_SUMS]).to_pylist():
+        clients, rejected = (tables["participation"][name].to_numpy() for name in ("client", "rejected"))
+        first = 0
+        for row in tables["rounds"].select(["round", "phase", "valid", "accepted", "rejected", *_SUMS]).to_pylist():
+            last = first + row["rejected"] + (row["accepted"] if row["valid"] else 0)
             if row["valid"]:
-                last = first + row["accepted"]
-                self._tally.accept(row["round"], row["phase"], clients[first:last])
-                first = last
+                self._tally.accept(row["round"], row["phase"], clients[first:last][~rejected[first:last]])
+            first = last
             for name in _SUMS:
                 setattr(self, name, getattr(self, name) + row[name])
 
     def write(self, folder: Path) -> None:
         """Writes the three tables."""
         for name, table in self.tables().items():
-            unfinished = folder / f".{name}.parquet"
-            pq.write_table(table, unfinished)
-            os.replace(unfinished, folder / f"{name}.parquet")
+            write_whole(folder / f"{name}.parquet", parquet(table))
 
     def _drawn(self, block: Block) -> NDArray[np.int64]:
         if block.rows_CKB is None:
@@ -237,8 +240,10 @@ class Ledger:
         return drawn
 
 
-def _participation(t: int, phase: str, clients_C: NDArray[np.int64], rows_C: NDArray[np.int64]) -> pa.RecordBatch:
+def _participation(
+    t: int, phase: str, clients_C: NDArray[np.int64], rows_C: NDArray[np.int64], rejected_C: NDArray[np.bool_]
+) -> pa.RecordBatch:
     """A block's clients in one phase, as arrays: over thousands of rounds there are millions of them."""
     n = len(clients_C)
-    columns = [np.full(n, t, np.int32), pa.array([phase] * n, pa.string()), clients_C, rows_C]
+    columns = [np.full(n, t, np.int32), pa.array([phase] * n, pa.string()), clients_C, rows_C, rejected_C]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PARTICIPATION)

@@ -1,4 +1,7 @@
-"""What the server does about devices that come late or not at all: section `server` of a configuration."""
+"""What the server does about devices that come late or not at all, and about results that cannot be used.
+
+It is section `server` of a configuration.
+"""
 
 from typing import Annotated, Literal
 
@@ -25,9 +28,13 @@ class DropoutOverride(BaseModel):
 
 
 class PolicyConfig(BaseModel):
-    """Section `server`. It counts only where there are devices; S is the algorithm's.
+    """Section `server`. But for its first three keys it counts only where there are devices; S is the algorithm's.
 
     Attributes:
+        bad_results: whether a client's result that is not finite or larger than `max_norm` will `stop` the run, or
+            `reject` leaves it out of the mean and counts it. A phase of which no result is left has failed.
+        max_norm: largest Euclidean norm of all that a client uploads in a phase.
+        max_failed_rounds: failed rounds in a row that are put up with.
         over_select: ceil(over_select S) devices are invited, at most the eligible.
         close: `first_s` closes the phase at the S-th arrival, and without S arrivals by the deadline it has failed;
             `deadline` alike, but a share `min_report` of S is enough by then; `wait_all` waits for every invited device
@@ -43,12 +50,15 @@ class PolicyConfig(BaseModel):
         dropout_override: see DropoutOverride.
         min_separation_rounds: rounds a device rests after it was invited.
         poll_s, max_wait_s: how often, and for how long, the server looks for devices when too few are eligible.
-        max_failed_rounds: failed rounds in a row that are put up with.
         aggregate_s: the server's own time at the end of a phase.
     """
 
     model_config = STRICT
 
+    bad_results: Literal["stop", "reject"] = "stop"
+    # In single precision the norm itself ends at 1e19.
+    max_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e12
+    max_failed_rounds: Annotated[int, Field(ge=0)] = 10
     over_select: Annotated[float, Field(ge=1)] = 1.3
     close: Literal["first_s", "deadline", "wait_all"] = "first_s"
     responders: Literal["fastest", "uniform"] = "fastest"
@@ -60,7 +70,6 @@ class PolicyConfig(BaseModel):
     min_separation_rounds: Annotated[int, Field(ge=0)] = 0
     poll_s: Duration = 60.0
     max_wait_s: Pause = 86_400.0
-    max_failed_rounds: Annotated[int, Field(ge=0)] = 10
     aggregate_s: Pause = 1.0
 
     @model_validator(mode="after")

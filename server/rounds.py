@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import io
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,8 +15,9 @@ import pyarrow as pa
 import torch
 
 from raysim.data import Split
-from raysim.errors import ConfigError
+from raysim.errors import ConfigError, Diverged
 from raysim.fleet import Fleet
+from raysim.output import write_whole
 from raysim.phase import Algorithm, Block, Order, Phase
 from raysim.point import Point
 from raysim.problems import Problem
@@ -26,6 +29,9 @@ from server.exhibits import save_curves, save_pictures
 from server.ledger import Ledger
 from server.participation import Grouping
 from server.plan import Planner
+
+# Rounds in a row without any movement that are told of; some methods spend one on their estimators alone.
+STILL_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Progress:
     """What a watcher is told after each round: rounds done, the latest metrics, totals so far, and what is wrong.
 
     Attributes:
-        warning: said at the first evaluation of several in a row that have the same to say.
+        warnings: what has come up since the last report; of the same several times in a row, the first.
     """
 
     round: int
@@ -77,7 +83,7 @@ class Progress:
     bytes_down: int
     bytes_up: int
     sim_s: float | None
-    warning: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -103,7 +109,10 @@ class Server:
     _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
     _writing: Future[None] | None = None  # a checkpoint
     _stopping: bool = False
-    _warned: str | None = None
+    _trouble: str | None = None  # that the last evaluation found
+    _notices: list[str] = field(default_factory=list)  # for the next report
+    _rejected: bool = False  # whether results ever were
+    _still: int = 0  # rounds in a row that have left the point as it was
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.job.planner.rows_N, self.job.groupings)
@@ -171,7 +180,7 @@ class Server:
 
     def play(self, t: int) -> None:
         """Round t, phase by phase. A phase without enough results undoes the round; its costs stay booked."""
-        state, memory = self.state, dict(self.memory)
+        state, memory, point = self.state, dict(self.memory), self.point
         exchange = None
         for phase in self.job.algorithm.phases(t):
             exchange = self._exchange(t, phase, exchange)
@@ -179,8 +188,26 @@ class Server:
                 self.state, self.memory = state, memory
                 self.ledger.undone(t)
                 break
-        self.job.dispatcher.round_ended(self.clock, t, exchange is None or exchange.outcome.valid)
+        assert exchange is not None, "a round has a phase"
+        self.job.dispatcher.round_ended(self.clock, t, exchange.outcome)
+        if exchange.outcome.valid:
+            self._look(t, point)
         self.done = t + 1
+
+    def _look(self, t: int, before: Point) -> None:
+        """Looks at where round t has led. Raises Diverged."""
+        now = self.point
+        if not math.isfinite(now.norm()):
+            raise Diverged(
+                f"round {t} has led to a point that is not finite, although the clients' results are: the server's own "
+                f"step is too large; look at the steps of {type(self.job.algorithm).__name__}"
+            )
+        self._still = self._still + 1 if torch.equal(now.x, before.x) and torch.equal(now.y, before.y) else 0
+        if self._still == STILL_ROUNDS:
+            self._notices.append(
+                f"the point is where it was {STILL_ROUNDS} rounds ago, to the bit: gradients have vanished, or steps "
+                "are too small for the precision; look at the steps and at whether the model has saturated"
+            )
 
     def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], before: "_Exchange | None") -> "_Exchange":
         started = time.perf_counter()
@@ -192,11 +219,26 @@ class Server:
             blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
             total, kept = self.fleet.run(Order(t, phase, message), blocks, self.memory)
             _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
+            if total.rejected:
+                outcome = outcome.without(total.rejected)
+                kept = {client: memory for client, memory in kept.items() if client not in total.rejected}
+                self._tell_of_rejected(phase, outcome)
+        if outcome.valid:
             self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
             self._changed |= kept.keys()
         self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
         return _Exchange(message, outcome)
+
+    def _tell_of_rejected(self, phase: Phase[Any, Any, Any, Any], outcome: Outcome) -> None:
+        if not self._rejected:
+            self._rejected = True
+            n, clients = len(outcome.rejected), ", ".join(map(str, outcome.rejected[:10].tolist()))
+            self._notices.append(
+                f"results of {n} of {n + len(outcome.accepted)} clients in phase {phase.name!r} could not be used and "
+                f"were left out ({clients}{', ...' if n > 10 else ''}); those of later rounds are told of in "
+                "rounds.parquet and participation.parquet alone"
+            )
 
     def _checkpoint(self) -> None:
         """Begins to write where the run stands, beside the next round, once the checkpoint before is written."""
@@ -237,8 +279,9 @@ class Server:
         progress = replace(evaluation.progress, metrics=evaluation.metrics())
         found = (self.job.problem.trouble(values) for values in progress.metrics.values())
         trouble = next((text for text in found if text), None)
-        if trouble != self._warned:
-            progress, self._warned = replace(progress, warning=trouble), trouble
+        if trouble and trouble != self._trouble:
+            progress = replace(progress, warnings=(*progress.warnings, trouble))
+        self._trouble = trouble
         self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
         self.ledger.write(self.job.folder)
         self._written()  # it may be the best one
@@ -251,14 +294,17 @@ class Server:
     def _progress(self, done: int, metrics: Metrics, evaluated: bool) -> Progress:
         ledger = self.ledger
         sim_s = self.job.dispatcher.now_s(self.clock)
-        return Progress(done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s)
+        warnings, self._notices = tuple(self._notices), []
+        return Progress(done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s, warnings)
 
     def _save(self) -> None:
         """Writes curves of the final point, and model.pt for torch.load(..., weights_only=True): its parts by name."""
         curves = curves_of(self.job.problem, self.fleet, self.job.splits, self.point)
         save_curves(self.job.folder, curves)
         parts = self.job.problem.parts(self.point)
-        torch.save({name: part.clone() for name, part in parts.items()}, self.job.folder / "model.pt")
+        file = io.BytesIO()
+        torch.save({name: part.clone() for name, part in parts.items()}, file)
+        write_whole(self.job.folder / "model.pt", file.getvalue(), durable=True)
 
 
 def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked: int) -> None:

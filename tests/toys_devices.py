@@ -22,7 +22,7 @@ from raysim.point import Point
 from raysim.problems import Problem
 from raysim.registry import STRICT
 from raysim.wire import Traffic
-from server.dispatch import AnyPhase, Ideal, Outcome
+from server.dispatch import AnyPhase, Ideal, Outcome, Streak
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
@@ -100,7 +100,7 @@ class Partial(Ideal):
     shares: NDArray[np.float64] = field(kw_only=True)
     biased: frozenset[str] = field(kw_only=True)
 
-    def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def dispatch(self, clock: Streak, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         if phase.name not in self.biased:
             return super().dispatch(clock, phase, t, traffic, before)
         everybody, where = np.arange(len(self.shares)), (t, draws.code(phase.name))

@@ -24,10 +24,11 @@ import torch
 from numpy.typing import NDArray
 
 from raysim.data.partition import Partitioner
-from raysim.data.table import Source, Table
+from raysim.data.table import Source, Splits, Table
 from raysim.errors import ConfigError, DataError
+from raysim.output import sync_folder
 
-FORMAT = 1  # raised with every change of the files or of what the same settings put into them
+FORMAT = 2  # raised with every change of the files or of what the same settings put into them
 _META = b"raysim"
 
 Split = Literal["train", "test"]
@@ -65,6 +66,7 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
         "classes": splits.classes,
         "mul": splits.mul,
         "add": splits.add,
+        "content": _content(splits, train, offsets_N1),
     }
     unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
@@ -72,7 +74,7 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
         _write(unfinished / "train.arrow", _columns(train), meta)
         _write(unfinished / "test.arrow", _columns(splits.test), meta)
         _write(unfinished / "offsets.arrow", {"offset": pa.array(offsets_N1)}, meta)
-        _sync(unfinished)
+        sync_folder(unfinished)
         _publish(unfinished, folder)
     except OSError as error:
         raise DataError(
@@ -111,6 +113,7 @@ class Shards:
         offsets_N1: (N + 1,) int64; client i has the train rows offsets_N1[i] to offsets_N1[i + 1] - 1.
         train: all clients' rows, sorted by client and, for one client, in the order of the source.
         test: the rows of the test, which belong to no client; may be empty.
+        content: a digest of all that, the same wherever and from whatever copies of the files it was built.
     """
 
     folder: Path
@@ -121,6 +124,7 @@ class Shards:
     offsets_N1: NDArray[np.int64]
     train: Part
     test: Part
+    content: str
 
     @classmethod
     def open(cls, folder: Path) -> "Shards":
@@ -135,7 +139,8 @@ class Shards:
         offsets_N1, offsets_meta = _read(folder / "offsets.arrow", _offsets)
         if not meta == test_meta == offsets_meta or offsets_N1[-1] != len(train):
             raise DataError(f"the files in {folder} do not belong together; delete the folder to build it anew")
-        return cls(folder, tuple(meta["shape"]), meta["classes"], meta["mul"], meta["add"], offsets_N1, train, test)
+        shape, classes, mul, add, content = (meta[key] for key in ("shape", "classes", "mul", "add", "content"))
+        return cls(folder, tuple(shape), classes, mul, add, offsets_N1, train, test, content)
 
     def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
         return Shards.open, (self.folder,)
@@ -220,6 +225,15 @@ def _by_client(table: Table, partitioner: Partitioner, seed: int) -> tuple[Table
     return Table(table.features[order], table.labels[order]), offsets_N1
 
 
+def _content(splits: Splits, train: Table, offsets_N1: NDArray[np.int64]) -> str:
+    """A digest of numbers alone: unlike the folder's name it says nothing of where they come from."""
+    digest = hashlib.sha256(json.dumps([train.shape, splits.classes, splits.mul, splits.add]).encode())
+    for numbers in (offsets_N1, train.features, train.labels, splits.test.features, splits.test.labels):
+        digest.update(f"{numbers.dtype} {numbers.shape}".encode())
+        digest.update(np.ascontiguousarray(numbers).data)
+    return digest.hexdigest()
+
+
 def _columns(table: Table) -> dict[str, pa.Array]:
     flat = pa.array(np.ascontiguousarray(table.features).reshape(-1))
     features = pa.FixedSizeListArray.from_arrays(flat, math.prod(table.shape))
@@ -236,14 +250,6 @@ def _write(path: Path, columns: dict[str, pa.Array], meta: dict[str, Any]) -> No
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _publish(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
@@ -252,7 +258,7 @@ def _publish(unfinished: Path, folder: Path) -> None:
             raise
         # Another process built the same in the meantime, and its folder is as good.
     else:
-        _sync(folder.parent)
+        sync_folder(folder.parent)
 
 
 def _read(path: Path, take: Callable[[pa.RecordBatch, dict[str, Any]], Any]) -> tuple[Any, dict[str, Any]]:

@@ -16,10 +16,10 @@ from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
 
 def poisoned(made, client: int, value: float):  # type: ignore[no-untyped-def]
-    """The experiment with one number of one client's rows changed, after loading would have refused it."""
+    """The experiment with the features of one client's rows changed, after loading would have refused them."""
     shards = made.shards
     features = shards.train.features.copy()
-    features[shards.offsets_N1[client]] = value
+    features[shards.offsets_N1[client] : shards.offsets_N1[client + 1]] = value
     return replace(made, shards=replace(shards, train=replace(shards.train, features=features)))
 
 

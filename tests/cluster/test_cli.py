@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -303,8 +305,8 @@ def stopped(words: list[str], after: str, *signals: int) -> tuple[int, list[str]
             if line.startswith(after):
                 break
         for number in signals:
+            time.sleep(0.5)  # what follows the line has begun, and the signal before was heard
             run.send_signal(number)
-            time.sleep(0.1)
         out, err = run.communicate(timeout=60)
     return run.returncode, [*map(str.rstrip, seen), *out.splitlines()], err
 
@@ -352,6 +354,30 @@ def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Rays
     assert values[0]["round"].to_pylist()[-1] == 7
     assert values[0].equals(values[1])
     assert load_config(folder / "config.yaml").rounds == 7
+
+
+def test_a_run_goes_on_with_a_copy_of_its_files_and_not_with_others(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tables = [pa.table({"label": [0, 1] * 20, "a": rng.normal(size=40)}) for _ in range(2)]
+    for name, table in zip(("first", "copy", "other"), (tables[0], *tables), strict=True):
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "train.parquet")
+
+    def data(name: str) -> str:
+        return f"data={{name: parquet, train: {tmp_path / name}/train.parquet, test_fraction: 0.25}}"
+
+    own = [
+        "partition={name: iid, clients: 4}",
+        "problem={name: auc}",
+        "model={name: mlp, hidden: [4]}",
+        "evaluate={every: 1}",
+    ]
+    assert raysim("run", ruler, *(word for key in [data("first"), *own] for word in ("-o", key))).status == 0
+    (folder,) = folders(tmp_path)
+    other = raysim("run", "--resume", str(folder), "-o", data("other"), "-o", "rounds=5")
+    assert other.status == 2
+    assert f"data.train was '{tmp_path}/first/train.parquet' and is '{tmp_path}/other/train.parquet'" in other.err
+    assert raysim("run", "--resume", str(folder), "-o", data("copy"), "-o", "rounds=5").status == 0
 
 
 @pytest.mark.parametrize(

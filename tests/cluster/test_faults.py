@@ -18,6 +18,7 @@ from cluster import Result, load_config, resume, run, yaml12
 from raysim.errors import WorkerLost
 from server.rounds import Progress
 from tests.contracts.table import settings
+from tests.toys_faults import pids, struck
 
 pytestmark = pytest.mark.ray
 
@@ -32,21 +33,16 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 3},
     "clients": {"actors": 2, "num_cpus": 0.1, "engine": "loop"},
 }
+ROOT = Path(__file__).parents[2]
 ALGORITHMS = ["cd_mage_plus", "codasca", "tests.toys:Remembering"]
 
 
-def pids(name: str) -> list[int]:
-    """Ray's processes of this name: `ClientActor` or `ServerActor`."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if " ".join(process.info["cmdline"] or []).startswith(f"ray::{name}"):
-            found.append(process.pid)
-    return sorted(found)
-
-
-def play(tmp_path: Path, algorithm: str, watch: Callable[[Progress], None] | None = None, **sections: Any) -> Result:
-    own = settings(algorithm) if ":" not in algorithm else {"name": algorithm}
-    tree = BASE | {"algorithm": own, "output": {"folder": str(tmp_path / "runs")}}
+def play(
+    tmp_path: Path, algorithm: str | dict[str, Any], watch: Callable[[Progress], None] | None = None, **sections: Any
+) -> Result:
+    if isinstance(algorithm, str):
+        algorithm = settings(algorithm) if ":" not in algorithm else {"name": algorithm}
+    tree = BASE | {"algorithm": algorithm, "output": {"folder": str(tmp_path / "runs")}}
     for name, section in sections.items():
         tree[name] = {**tree[name], **section} if isinstance(section, dict) else section
     return run(load_config(tree), watch=watch)
@@ -84,6 +80,45 @@ def test_client_actors_that_are_killed_change_nothing(algorithm: str, tmp_path: 
 
     same(play(tmp_path, algorithm, watch), undisturbed)
     assert len(killed) >= 3
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after", "server"])
+@pytest.mark.parametrize("name", ["cd_mage", "codasca"])
+def test_a_process_that_ends_at_any_moment_of_a_phase_changes_nothing(name: str, moment: str, tmp_path: Path) -> None:
+    undisturbed = play(tmp_path, name, clients={"fleet": "in_process", "actors": "auto"})
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    blow = {"name": "tests.toys_faults:Struck", "round": 4, "moment": moment, "marks": str(marks)}
+    same(play(tmp_path, blow | {"of": settings(name)}), undisturbed)
+    assert struck(str(marks)) == {f"{moment} {phase}" for phase in set(undisturbed.rounds["phase"].to_pylist())}
+
+
+@pytest.mark.parametrize("whose", ["ClientActor", "ServerActor"])
+def test_a_node_that_leaves_a_cluster_changes_nothing(whose: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.cluster.nodes", str(tmp_path), whose, "16"]
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    same(*(Result(next(tmp_path.glob(f"{name}-*")), "auc") for name in ("undisturbed", "cluster")))
+
+
+def test_work_that_ray_ends_for_want_of_memory_is_done_again(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory()
+    if memory.available < 8e9:
+        pytest.skip("less than 8 GB of memory are free")
+    marks, path = tmp_path / "marks", tmp_path / "faults.yaml"
+    marks.mkdir()
+    hungry = {"name": "tests.toys_faults:Hungry", "most_bytes": int(5e9), "marks": str(marks)}
+    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}}
+    path.write_text(yaml12.dump(tree | {"problem": hungry}))
+    # Ray's own rule is 95 % of the machine's memory, which would take it all.
+    limit = {"RAY_memory_usage_threshold": str((memory.total - memory.available + 2.5e9) / memory.total)}
+    words = [str(Path(sys.executable).with_name("raysim")), "run", str(path)]
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=os.environ | limit)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert struck(str(marks)) == {"hungry"}
+    (folder,) = (tmp_path / "runs").iterdir()
+    alone = tree | {"clients": {"fleet": "in_process", "engine": "loop"}}
+    same(Result(folder, "gradient_norm"), run(load_config(alone)))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

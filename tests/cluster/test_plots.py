@@ -15,7 +15,7 @@ from PIL import Image
 
 from cluster import plots, summary, yaml12
 from cluster.plots import Curve
-from raysim.errors import DataError
+from raysim.errors import DataError, OutputError
 from server.exhibits import CURVES
 from server.ledger import METRICS, ROUNDS
 from tests.contracts.table import settings
@@ -105,7 +105,7 @@ def test_a_run_on_devices_draws_time_fates_and_participation(tmp_path: Path) -> 
 def drawn_by(folder: Path, monkeypatch: pytest.MonkeyPatch, metric: str = "auc") -> dict[str, Figure]:
     """What plots.draw makes of a run, by name, without the metric's own figures."""
     figures: dict[str, Figure] = {}
-    monkeypatch.setattr(Figure, "savefig", lambda figure, to, **_: figures.update({to.stem: figure}))
+    monkeypatch.setattr(plots, "save", lambda figure, out: figures.update({out.stem: figure}))
     plots.draw(folder, metric)
     return {name: figure for name, figure in figures.items() if not name.startswith(f"{metric}_")}
 
@@ -216,9 +216,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         Curve.read(tmp_path / "nowhere", "auc", "train")
     with pytest.raises(DataError, match=r"run has no test acu; it has train auc$"):
         Curve.read(folder, "acu", "test")
-    with pytest.raises(DataError, match=r"cannot write .*none/out\.png"):
+    with pytest.raises(OutputError, match=r"cannot write .*none/out\.png"):
         plots.compare([folder], "auc", "train", tmp_path / "none" / "out.png")
-    with pytest.raises(DataError, match=r"cannot write .*out\.doc: Format 'doc' is not supported"):
+    with pytest.raises(OutputError, match=r"cannot write .*out\.doc: Format 'doc' is not supported"):
         plots.compare([folder], "auc", "train", tmp_path / "out.doc")
     (folder / "metrics.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(DataError, match=r"run is no folder of a run with results"):

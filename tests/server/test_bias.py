@@ -242,7 +242,7 @@ def test_in_cd_mage_bias_enters_through_the_first_phase_alone(tmp_path: Path) ->
     w = 0.1 + 0.9 * score
     for biased in ((), ("update",), ("collect",), ("collect", "update")):
         playing = server(made, tmp_path)
-        dispatcher = toys.Partial(made.planner, shares=w, biased=frozenset(biased))
+        dispatcher = toys.Partial(made.planner, PolicyConfig(), shares=w, biased=frozenset(biased))
         playing.job = replace(playing.job, dispatcher=dispatcher)
         weight = w if "collect" in biased else np.ones(len(w))
         predicted = (weight * h * c).sum() / (weight * h).sum()

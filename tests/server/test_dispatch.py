@@ -38,7 +38,7 @@ from raysim.devices.population import (
 from raysim.errors import ConfigError, DataError, NotEnoughDevices, RoundsFailed
 from raysim.point import Point
 from raysim.wire import Traffic
-from server.dispatch import AnyPhase, Clients, Clock, Devices, Ideal, Outcome
+from server.dispatch import AnyPhase, Clients, Clock, Devices, Ideal, Outcome, Streak
 from server.fates import FATES
 from server.plan import Planner
 from server.policy import DropoutOverride, PolicyConfig
@@ -115,8 +115,8 @@ class Served:
     def dispatch(self, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         return self.devices.dispatch(self.clock, phase, t, traffic, before)
 
-    def round_ended(self, t: int, valid: bool) -> None:
-        self.devices.round_ended(self.clock, t, valid)
+    def round_ended(self, t: int, last: Outcome) -> None:
+        self.devices.round_ended(self.clock, t, last)
 
 
 def serve(
@@ -145,7 +145,7 @@ def play(devices: Served, t: int, *phases: AnyPhase, traffic: Traffic = NOTHING)
         outcomes.append(devices.dispatch(phase, t, traffic, outcomes[-1] if outcomes else None))
         if not outcomes[-1].valid:
             break
-    devices.round_ended(t, outcomes[-1].valid)
+    devices.round_ended(t, outcomes[-1])
     return outcomes
 
 
@@ -503,11 +503,12 @@ def test_devices_that_fail_at_once_cost_nothing_but_time() -> None:
 
 def test_failed_rounds_count_only_in_a_row(tmp_path: Path) -> None:
     devices = serve(drawn(lambda clients, u: np.ones(len(u)), 20), max_failed_rounds=1)
-    devices.round_ended(0, False)
-    devices.round_ended(1, True)
-    devices.round_ended(2, False)
+    some, nobody = np.arange(2), np.arange(0)
+    good, bad = Outcome(2, some, some, some, True, 0, 0), Outcome(2, nobody, some, some, False, 0, 0)
+    for t, outcome in enumerate([bad, good, bad]):
+        devices.round_ended(t, outcome)
     with pytest.raises(RoundsFailed, match="of the devices invited in them: none"):
-        devices.round_ended(3, False)
+        devices.round_ended(3, bad)
 
 
 def test_nobody_on_is_an_error_that_counts_the_reasons(tmp_path: Path) -> None:
@@ -874,14 +875,14 @@ class Interrupted(Ideal):
 
     fails: frozenset[tuple[int, str]] = frozenset()
 
-    def dispatch(self, clock: None, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
+    def dispatch(self, clock: Streak, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
         outcome = super().dispatch(clock, phase, t, traffic, before)
         return replace(outcome, valid=False) if (t, phase.name) in self.fails else outcome
 
 
 def interrupted(name: str, folder: Path, *fails: tuple[int, str]) -> Any:
     playing = server(experiment(QUADRATIC, settings(name)), folder)
-    dispatcher = Interrupted(playing.job.planner, frozenset(fails))
+    dispatcher = Interrupted(playing.job.planner, PolicyConfig(), frozenset(fails))
     playing.job = replace(playing.job, dispatcher=dispatcher)
     return playing
 

@@ -1,0 +1,44 @@
+"""Files that appear at once and complete, or not at all."""
+
+import os
+import uuid
+from pathlib import Path
+
+from raysim.errors import OutputError
+
+
+def write_whole(path: Path, data: bytes, durable: bool = False) -> None:
+    """Writes a file, in the place of one that may be there, so that no reader and no crash meets half of it.
+
+    Args:
+        path: in a folder that exists.
+        data: all of it.
+        durable: waits until it would outlast a power cut, which takes milliseconds.
+
+    Raises:
+        OutputError: it cannot be written; what was there before still is.
+    """
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        try:
+            with unfinished.open("wb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            if durable:
+                sync_folder(path.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {path} ({error.strerror}); free space or choose another folder") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in it would outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""A run on a cluster of several nodes on this machine, one of which leaves without notice in the middle of it.
+
+    python -m tests.cluster.nodes FOLDER {ClientActor,ServerActor} ROUNDS
+
+It is a program of its own, since a process has one connection to Ray. It leaves the runs `undisturbed-*`, in this
+process, and `cluster-*` in FOLDER.
+"""
+
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import psutil
+import ray
+from ray.cluster_utils import Cluster
+
+from cluster import load_config, run
+from server.rounds import Progress
+from tests.contracts.table import settings
+from tests.toys_faults import pids
+
+# Memories and sums of 500 kB and more, which lie in the store of the node that made them.
+BASE: dict[str, Any] = {
+    "precision": "float64",
+    "data": {"name": "digits"},
+    "partition": {"name": "by_label", "clients": 20},
+    "problem": {"name": "auc"},
+    "model": {"name": "mlp", "hidden": [1000]},
+    "algorithm": settings("codasca", S=10),
+    "evaluate": {"every": 5},
+    "checkpoint": {"every": 3},
+}
+
+
+def title(process: psutil.Process) -> str:
+    """Which actor it is, if it is one."""
+    return " ".join(process.cmdline()).partition(".")[0].strip()
+
+
+def main(folder: str, whose: str, rounds: str) -> None:
+    """The node that leaves has such an actor."""
+    tree = BASE | {"rounds": int(rounds), "output": {"folder": folder}}
+    run(load_config(tree | {"name": "undisturbed", "clients": {"fleet": "in_process"}}))
+
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    left: list[int] = []
+
+    def watch(report: Progress) -> None:
+        if report.round < int(rounds) // 2 or left:
+            return
+        for node in nodes:
+            (raylet,) = node.all_processes["raylet"]
+            names = {title(child) for child in psutil.Process(raylet.process.pid).children(recursive=True)}
+            if f"ray::{whose}" in names:
+                cluster.remove_node(node, allow_graceful=False)
+                left.append(report.round)
+                return
+        # A server needs no processor and may well be on the first node, which cannot leave: another time elsewhere.
+        for pid in pids("ServerActor"):
+            os.kill(pid, signal.SIGKILL)
+
+    run(load_config(tree | {"name": "cluster", "clients": {"actors": 4, "num_cpus": 1.0}}), watch=watch)
+    ray.shutdown()
+    cluster.shutdown()
+    assert left, "no node has left"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

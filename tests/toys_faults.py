@@ -1,0 +1,156 @@
+"""Processes that end at chosen moments of a run, once each; named in configurations by tests.toys_faults:Name."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from torch import Tensor
+
+from raysim.algorithms import ALGORITHMS
+from raysim.phase import Algorithm, Batch, Cohort, Phase, Reply, Work
+from raysim.point import Point
+from raysim.problems import Problem, Quadratic
+
+
+def pids(name: str) -> list[int]:
+    """Ray's processes of this name: `ClientActor` or `ServerActor`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if " ".join(process.info["cmdline"] or []).startswith(f"ray::{name}"):
+            found.append(process.pid)
+    return sorted(found)
+
+
+def first(marks: str, moment: str) -> bool:
+    """Whether nobody was told so of this moment before: each blow falls once, whoever's turn it is."""
+    try:
+        (Path(marks) / moment).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def struck(marks: str) -> set[str]:
+    """Moments that have come."""
+    return {path.name for path in Path(marks).iterdir()}
+
+
+@dataclass(frozen=True)
+class StruckPhase(Phase[Any, Any, Any, Any]):
+    """A phase of another algorithm's, in which processes end.
+
+    Attributes:
+        of: the phase.
+        moment: `before`: two client actors, as the message is made; `during`: the one that computes first, in its first
+            step; `after`: all of them, and `server`: the server, when the phase's results have come.
+        marks: a folder that says which blows have fallen.
+    """
+
+    of: Phase[Any, Any, Any, Any]
+    moment: str
+    marks: str
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.of.name
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        return self.of.remembers
+
+    @property
+    def cohort(self) -> Cohort:
+        return self.of.cohort
+
+    @property
+    def work(self) -> Work:
+        return self.of.work
+
+    def sends(self, state: Any) -> Any:
+        if self._now("before"):
+            for pid in pids("ClientActor")[:2]:
+                os.kill(pid, signal.SIGKILL)
+        return self.of.sends(state)
+
+    def start(self, sent: Any, memory: Any) -> Any:
+        return self.of.start(sent, memory)
+
+    def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
+        if self._now("during"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.of.step(problem, sent, carry, batch)
+
+    def finish(self, sent: Any, carry: Any) -> Reply[Any]:
+        return self.of.finish(sent, carry)
+
+    def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
+        if self._now("after"):
+            for pid in pids("ClientActor"):
+                os.kill(pid, signal.SIGKILL)
+        if self._now("server"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.of.absorb(state, mean, accepted)
+
+    def _now(self, moment: str) -> bool:
+        return self.moment == moment and first(self.marks, f"{moment} {self.name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Struck(Algorithm[Any]):
+    """Another algorithm, in one of whose rounds processes end, in each of its phases.
+
+    Attributes:
+        of: its name and settings.
+        round: in which the blows fall.
+        moment, marks: see StruckPhase.
+    """
+
+    of: dict[str, Any]
+    round: int
+    moment: str
+    marks: str
+    clients: int
+    seed: int
+    inner: Algorithm[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = {key: value for key, value in self.of.items() if key != "name"}
+        made = ALGORITHMS.build(self.of["name"], own, "algorithm", clients=self.clients, seed=self.seed)
+        object.__setattr__(self, "inner", made)
+
+    def init(self, z: Point) -> Any:
+        return self.inner.init(z)
+
+    def phases(self, t: int) -> tuple[Phase[Any, Any, Any, Any], ...]:
+        phases = self.inner.phases(t)
+        return tuple(StruckPhase(phase, self.moment, self.marks) for phase in phases) if t == self.round else phases
+
+    def point(self, state: Any) -> Point:
+        return self.inner.point(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hungry(Quadratic):
+    """A problem whose gradient once takes more and more memory, until somebody ends its process.
+
+    Attributes:
+        most_bytes: at which it gives up.
+        marks: as of StruckPhase.
+    """
+
+    most_bytes: int
+    marks: str
+
+    def value(self, z: Point, batch: Batch) -> Tensor:
+        if first(self.marks, "hungry"):
+            taken: list[bytearray] = []
+            while sum(map(len, taken)) < self.most_bytes:
+                taken.append(bytearray(b"x" * 100_000_000))
+                time.sleep(0.05)
+            time.sleep(10)
+            (Path(self.marks) / "lived on").touch()
+        return super().value(z, batch)
