@@ -55,10 +55,31 @@ class ClientsConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Resources:
-    """What the machine or cluster has."""
+    """What the machine or cluster has.
+
+    Attributes:
+        cpus, gpus, memory_bytes: of all nodes together.
+        stores_bytes: of each node's object store; empty as long as Ray is not there.
+    """
 
     cpus: float
     gpus: float
+    memory_bytes: int
+    stores_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What lies in Ray's object store, by the largest of an algorithm's phases.
+
+    Attributes:
+        message_bytes: to the clients.
+        sum_bytes: of uploads, from an actor.
+        memory_bytes: that one client keeps.
+    """
+
+    message_bytes: int
+    sum_bytes: int
     memory_bytes: int
 
 
@@ -96,6 +117,31 @@ def place(config: ClientsConfig, n_clients: int, cohort: int, has: Resources) ->
         placement = Placement(max(1, math.floor(min(room))), None)
     _fits(placement, config, n_clients, has)
     return placement
+
+
+def fits_store(placement: Placement, sizes: Sizes, n_clients: int, has: Resources) -> str | None:
+    """What is to be known of the object store before the run, if anything.
+
+    Raises PlacementError, with the arithmetic, where it cannot hold what a phase needs at a time.
+    """
+    if not has.stores_bytes:
+        return None
+    smallest, actors = min(has.stores_bytes), math.ceil(placement.actors / len(has.stores_bytes))
+    needed = sizes.message_bytes + 2 * actors * sizes.sum_bytes
+    if needed > smallest:
+        raise PlacementError(
+            f"a message of {sizes.message_bytes / 1e6:.1f} MB + 2 x {actors} sums of {sizes.sum_bytes / 1e6:.1f} MB = "
+            f"{needed / 1e6:.1f} MB, but Ray's object store has {smallest / 1e6:.1f} MB: start Ray with a larger "
+            "--object-store-memory, or lower clients.actors"
+        )
+    kept, there = n_clients * sizes.memory_bytes, sum(has.stores_bytes)
+    if kept <= there - needed * len(has.stores_bytes):
+        return None
+    return (
+        f"the memory of {n_clients} clients x {sizes.memory_bytes / 1e6:.2f} MB = {kept / 1e6:.0f} MB will not fit "
+        f"into Ray's object store of {there / 1e6:.0f} MB, and Ray will put the rest on disk, which is slow; start it "
+        "with a larger --object-store-memory"
+    )
 
 
 def _fits(placement: Placement, config: ClientsConfig, n_clients: int, has: Resources) -> None:

@@ -17,7 +17,14 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -25,7 +32,7 @@ from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Shards, Split
-from raysim.errors import RaysimError, ResultLost, WorkerLost
+from raysim.errors import RaysimError, ResultLost, StoreFull, WorkerLost
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
@@ -101,6 +108,8 @@ class ClientActor:
 def original(error: RayTaskError) -> BaseException:
     """The exception that was raised in the remote task, if it is one of ours; else Ray's own account of it."""
     cause = error.cause
+    if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
+        return lost(cause)
     return cause if isinstance(cause, RaysimError) else error
 
 
@@ -281,6 +290,11 @@ def lost(error: RayError) -> RaysimError:
     """Ray's account of what was lost, in a line."""
     words = " ".join(str(error).split())
     message = f"{type(error).__name__}: {words[:400]}"
+    if isinstance(error, ObjectStoreFullError | OutOfDiskError):
+        return StoreFull(
+            "Ray's object store is full, and so is the disk that it puts the rest on; start it with a larger "
+            f"--object-store-memory, or free space ({message})"
+        )
     if isinstance(error, RayActorError):
         return WorkerLost(f"a client's work ended its process {RETRIES + 1} times; the last time {message}")
     return ResultLost(message)

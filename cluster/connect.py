@@ -58,4 +58,6 @@ def session(address: str | None) -> Iterator[Resources]:
 
 def _cluster() -> Resources:
     has = ray.cluster_resources()
-    return Resources(has.get("CPU", 0.0), has.get("GPU", 0.0), int(has.get("memory", 0)))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    stores = tuple(int(node["object_store_memory"]) for node in nodes if "object_store_memory" in node)
+    return Resources(has.get("CPU", 0.0), has.get("GPU", 0.0), int(has.get("memory", 0)), stores)

@@ -12,12 +12,14 @@ import platformdirs
 import torch
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
+from torch.utils import _pytree as pytree
 
 from clients.engine import Engine, LoopEngine
-from clients.placement import Placement, Resources, place
+from clients.placement import Placement, Resources, Sizes, fits_store, place
 from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
+from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES, Shards, build
 from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
@@ -138,6 +140,25 @@ class Experiment:
     def placement(self, has: Resources) -> Placement:
         """Of the client actors. Raises PlacementError where they do not fit into what there is."""
         return place(self.config.clients, self.shards.n_clients, self.largest_cohort, has)
+
+    def stored(self, placement: Placement, has: Resources) -> str | None:
+        """What is to be known of Ray's object store, if anything. Raises PlacementError where it is too small."""
+        return fits_store(placement, self.sizes, len(self.planner.population), has)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of what the phases of the first round move and keep, from shapes: uploads are zeros."""
+        state = self.algorithm.init(self.problem.init(self.config.seed).to(self.dtype))
+        found = []
+        for phase in self.algorithm.phases(0):
+            message = phase.sends(state)
+            shapes = wire.shapes_of(message)
+            reply = phase.finish(shapes, phase.start(shapes, None))
+            numbers = wire.size_bytes(reply.upload) // self.dtype.itemsize
+            found.append((wire.size_bytes(message), 8 * numbers, wire.size_bytes(reply.memory)))
+            nothing = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, device="cpu"), reply.upload)
+            state = phase.absorb(state, nothing, 1)
+        return Sizes(*map(max, zip(*found, strict=True)))
 
     def engine(self) -> Engine:
         """The engine that client actors run."""

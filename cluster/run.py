@@ -110,7 +110,7 @@ def run(
     """
     experiment = _fitting(Experiment.build(config)).prepared(notice)
     where = folder.make(config.output.folder, config.name, experiment.resolved)
-    return _played(experiment, where, None, watch, started, stop)
+    return _played(experiment, where, None, watch, started, notice, stop)
 
 
 def resume(
@@ -140,7 +140,7 @@ def resume(
     if standing.rounds > experiment.config.rounds:
         raise ConfigError("rounds", f"is {experiment.config.rounds}, and {standing.rounds} are done")
     folder.write_config(where, experiment.resolved)
-    return _played(experiment.prepared(notice), where, standing.rounds, watch, started, stop)
+    return _played(experiment.prepared(notice), where, standing.rounds, watch, started, notice, stop)
 
 
 def _fitting(experiment: Experiment) -> Experiment:
@@ -156,13 +156,18 @@ def _played(
     resume_from: int | None,
     watch: Watch | None,
     started: Started | None,
+    notice: Callable[[str], None],
     stop: threading.Event | None,
 ) -> Result:
     if started:
         started(experiment, where)
-    play = _over_ray if experiment.config.clients.fleet == "ray" else _in_process
+    stop = stop or threading.Event()
+    if experiment.config.clients.fleet == "ray":
+        played = _over_ray(experiment, where, resume_from, notice, stop)
+    else:
+        played = _in_process(experiment, where, resume_from, stop)
     done = 0
-    with contextlib.closing(play(experiment, where, resume_from, stop or threading.Event())) as progress:
+    with contextlib.closing(played) as progress:
         for report in progress:
             done = report.round
             if watch:
@@ -232,13 +237,20 @@ def _in_process(
 
 
 def _over_ray(
-    experiment: Experiment, where: Path, resume_from: int | None, stop: threading.Event
+    experiment: Experiment,
+    where: Path,
+    resume_from: int | None,
+    notice: Callable[[str], None],
+    stop: threading.Event,
 ) -> Generator[Progress, None, None]:
     """Over Ray, which runs a task again if its client actor dies. If the server does, it goes on from a checkpoint."""
     config, job = experiment.config, experiment.job(where)
     reached, losses = -1, 0
     with connect.session(config.ray.address) as has:
-        fleet = RayFleet.start(experiment.engine(), config.clients, experiment.placement(has))
+        placement = experiment.placement(has)
+        if stored := experiment.stored(placement, has):
+            notice(stored)
+        fleet = RayFleet.start(experiment.engine(), config.clients, placement)
         try:
             while True:
                 server = ServerActor.remote(job, fleet, resume_from)  # type: ignore[attr-defined]

@@ -74,5 +74,9 @@ class ResultLost(RaysimError):
     """Results were lost with the machine that held them: the run can go on from a checkpoint."""
 
 
+class StoreFull(RaysimError):
+    """Ray's object store is full, and so is the disk that it would put the rest on."""
+
+
 class Stopped(RaysimError):
     """A run was asked to stop and did, after a whole round. The message says how to go on."""

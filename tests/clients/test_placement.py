@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from clients.placement import ACTOR_BYTES, ClientsConfig, Placement, Resources, place
+from clients.placement import ACTOR_BYTES, ClientsConfig, Placement, Resources, Sizes, fits_store, place
 from raysim.errors import PlacementError
 
 LAPTOP = Resources(cpus=2, gpus=0, memory_bytes=24_000_000_000)
@@ -92,6 +92,29 @@ def test_what_does_not_fit_is_refused_with_arithmetic(settings: dict[str, Any], 
     with pytest.raises(PlacementError) as error:
         place(ClientsConfig(**settings), n_clients=500, cohort=10, has=has)
     assert str(error.value) == message
+
+
+def test_what_the_object_store_must_hold_is_known_before_the_run() -> None:
+    pool, sizes = Placement(4, None), Sizes(message_bytes=2_000_000, sum_bytes=4_000_000, memory_bytes=1_000_000)
+
+    def at(*stores_bytes: int) -> str | None:
+        return fits_store(pool, sizes, 50, Resources(8, 0, 24_000_000_000, stores_bytes))
+
+    assert at() is None, "Ray is not there yet"
+    assert at(84_000_000) is None  # 2 + 2 x 4 x 4 and 50 x 1
+    told = at(83_000_000)
+    assert told is not None
+    assert told.startswith("the memory of 50 clients x 1.00 MB = 50 MB will not fit into Ray's object store of 83 MB")
+    assert at(34_000_000) is not None
+    with pytest.raises(PlacementError) as error:
+        at(33_000_000)
+    assert str(error.value) == (
+        "a message of 2.0 MB + 2 x 4 sums of 4.0 MB = 34.0 MB, but Ray's object store has 33.0 MB: start Ray with a "
+        "larger --object-store-memory, or lower clients.actors"
+    )
+    assert at(18_000_000, 18_000_000) is not None, "two actors on each node"
+    with pytest.raises(PlacementError, match="2 x 2 sums"):
+        at(17_000_000, 90_000_000)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Processes that are really killed: what comes out is what would have come out."""
 
+import json
 import os
 import signal
 import subprocess
@@ -119,6 +120,25 @@ def test_work_that_ray_ends_for_want_of_memory_is_done_again(tmp_path: Path) -> 
     (folder,) = (tmp_path / "runs").iterdir()
     alone = tree | {"clients": {"fleet": "in_process", "engine": "loop"}}
     same(Result(folder, "gradient_norm"), run(load_config(alone)))
+
+
+def test_a_small_object_store_is_kept_free_and_a_full_one_is_a_plain_error(tmp_path: Path) -> None:
+    """The report behind it: a store of 80 MB, 64 clients a round, a model of 2 MB, 20 rounds."""
+    words = [sys.executable, "-m", "tests.cluster.store", str(tmp_path)]
+    full = os.environ | {"RAY_local_fs_capacity_threshold": "0.01"}
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=full)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["seen"]) == 5
+    assert [at["spilled"] for at in (*found["seen"], found["after"])] == [0] * 6
+    assert found["after"]["used"] == 0, "MiB: nothing is left of three runs"
+    kind, message = found["ends"]["cd_ma"]
+    assert kind == "PlacementError"
+    assert "= 1080.0 MB, but Ray's object store has 80.0 MB: start Ray with a larger --object-store-memory" in message
+    kind, message = found["ends"]["codasca"]
+    assert kind == "StoreFull"
+    assert message.startswith("Ray's object store is full, and so is the disk that it puts the rest on; start it with")
+    assert [line.partition(" = ")[0] for line in found["told"]] == ["the memory of 64 clients x 2.28 MB"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
