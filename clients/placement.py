@@ -28,6 +28,8 @@ class ClientsConfig(BaseModel):
         threads: torch threads of an actor.
         engine: `loop` computes one client after another, `vectorized` all clients of a task at once; they agree up to
             rounding. `auto` is `vectorized`, unless the problem's network has layers for which that is no faster.
+        retries: times that work is given again whose process has died, and that a server is started anew which gets no
+            further; each takes seconds.
         timeout_s: how long no actor may be done with anything before those that have work are ended and started anew.
         block: most clients in a block, the least part of a task; `auto` makes 32 blocks for the loop engine, and for
             the vectorised one 2, 4, 8, ... of at most 10 clients, 100 on a GPU or without a network. Sums are rounded
@@ -43,6 +45,7 @@ class ClientsConfig(BaseModel):
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Count = 1
     engine: Literal["auto", "loop", "vectorized"] = "auto"
+    retries: Annotated[int, Field(ge=0)] = 10
     timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     block: Count | Literal["auto"] = "auto"
 

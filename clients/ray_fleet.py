@@ -39,9 +39,8 @@ from raysim.point import Point
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2
-# Times that a task is given again to an actor that was started anew, after the one that had it died or was ended.
-# Clients keep nothing in actors and draw nothing there, so that a task gives the same bits each time.
-RETRIES = 3
+# Times that actors may be done with nothing for as long as is put up with.
+HANGS = 4
 # Seconds before a task is given again to an actor that cannot be reached. Ray itself tries again at once, and may take
 # half a minute to find that a node has gone; only then does it start the node's actors anew elsewhere.
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -163,23 +162,26 @@ class RayFleet:
         per_actor: with a number, client i runs on actor i // per_actor and on no other.
         shards: whose rows are evaluated on.
         timeout_s: how long no actor may be done with anything.
+        retries: times that a task is given again to an actor that was started anew, after the one that had it died or
+            was ended. Clients keep nothing in actors and draw nothing there: a task gives the same bits each time.
     """
 
     actors: Sequence[Any]
     per_actor: int | None
     shards: Shards
     timeout_s: float
+    retries: int
 
     @classmethod
     def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
         """Starts the actors and waits until they stand."""
         actor = ClientActor.options(  # type: ignore[attr-defined]
-            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=RETRIES
+            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=config.retries
         )
         # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
         actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
         ray.get([a.ready.remote() for a in actors])
-        return cls(actors, placement.per_actor, engine.shards, config.timeout_s)
+        return cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
@@ -239,15 +241,15 @@ class RayFleet:
 
         Raises WorkerLost where that does not help.
         """
-        for _ in range(RETRIES + 1):
+        for _ in range(HANGS):
             arrived, _ = ray.wait(refs, num_returns=1, timeout=self.timeout_s)
             if arrived:
                 return arrived[0]
             for actor in self.actors if actors is None else set(actors):
                 ray.kill(actor, no_restart=False)
         raise WorkerLost(
-            f"client actors were done with nothing in {self.timeout_s:g} s, {RETRIES + 1} times, and were started anew "
-            "in between; look for what blocks in the problem's code, or raise clients.timeout_s"
+            f"client actors were done with nothing in {self.timeout_s:g} s, {HANGS} times, and were started anew in "
+            "between; look for what blocks in the problem's code, or raise clients.timeout_s"
         )
 
     def _runs(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
@@ -296,7 +298,7 @@ def lost(error: RayError) -> RaysimError:
             f"--object-store-memory, or free space ({message})"
         )
     if isinstance(error, RayActorError):
-        return WorkerLost(f"a client's work ended its process {RETRIES + 1} times; the last time {message}")
+        return WorkerLost(f"a client's work ended its process each time it was given; the last time {message}")
     return ResultLost(message)
 
 

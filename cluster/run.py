@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
-from clients.ray_fleet import RETRIES, RayFleet, lost, original
+from clients.ray_fleet import RayFleet, lost, original
 from cluster import connect, folder, plots, summary
 from cluster.config import Config, load_config
 from cluster.experiment import Experiment
@@ -81,7 +81,7 @@ Started = Callable[[Experiment, Path], None]
 # Keys of a configuration that change none of a run's numbers, so that it may go on with others.
 FREE = (
     "server.bad_results",  # it stops a run or does not: until then it is the same
-    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.timeout_s", "ray", "output",
+    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.timeout_s", "clients.retries", "ray", "output",
     "checkpoint",
     "evaluate.target", "evaluate.pictures", "rounds",
 )  # fmt: skip
@@ -271,7 +271,7 @@ def _over_ray(
                 finally:
                     ray.kill(server)
                 losses += 1
-                if losses > RETRIES:
+                if losses > config.clients.retries:
                     raise loss from None
                 resume_from = job.checkpoints.latest()
         finally:

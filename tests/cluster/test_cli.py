@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -342,6 +343,32 @@ def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
     (folder,) = folders(tmp_path)
     assert code == 130
     assert lines[-1] == f"stopped in a round; go on from the last checkpoint with: raysim run --resume {folder}"
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
+    words = ["run", ruler, "-o", "rounds=400", "-o", "evaluate.every=50", "-o", "algorithm.S=8"]
+    assert raysim(*words).status == 0
+    (whole,) = folders(tmp_path)
+    last = (whole / "rounds.parquet").stat().st_size * 9 // 10
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (last, last))
+
+    done = subprocess.run([SCRIPT, *words], cwd=ROOT, text=True, capture_output=True, timeout=60, preexec_fn=full)
+    (folder,) = set(folders(tmp_path)) - {whole}
+    assert done.returncode == 2
+    assert re.fullmatch(
+        rf"error: cannot write {folder}/.*rounds\.parquet \(File too large\); free space or choose another "
+        r"folder\n",
+        done.stderr,
+    )
+    assert not [path for path in folder.rglob(".*") if path.is_file()], "halves of files"
+    written = pq.read_table(folder / "participation.parquet")
+    assert 0 < len(written) < 400 * 8
+    assert written.equals(pq.read_table(whole / "participation.parquet").slice(0, len(written)))
+    assert raysim("run", "--resume", str(folder)).status == 0
+    ends = [pq.read_table(where / "participation.parquet") for where in (folder, whole)]
+    assert ends[0].equals(ends[1])
 
 
 def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Raysim, ruler: str, tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""A long run whose processes are killed all the time, beside an undisturbed one: same bits, and nothing left behind.
+
+    python -m tests.soak [--rounds 1000] [--pause 3] [--seed 0]
+
+CODASCA, whose clients keep memory, on digits over two client actors. Every `pause` seconds on average (exponential) one
+of Ray's processes of the run gets SIGKILL: a client actor, or one time in twenty the server. It prints what was in
+memory on the way, and ends with a status other than 0 if a number differs from the undisturbed run's or a process, an
+actor, an object in the store, a file or an open file is left.
+"""
+
+import argparse
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import ray
+import torch
+
+from cluster import Result, load_config, run
+from server.rounds import Progress
+from tests.cluster.store import in_store
+from tests.contracts.table import settings
+
+ROLES = ("ClientActor", "ServerActor")
+SERVER_SHARE = 0.05
+
+
+def config(rounds: int, folder: Path, **clients: Any) -> dict[str, Any]:
+    return {
+        "name": "soak",
+        "rounds": rounds,
+        "data": {"name": "digits"},
+        "partition": {"name": "by_label", "clients": 40},
+        "problem": {"name": "auc"},
+        "model": {"name": "mlp", "hidden": [64]},
+        "algorithm": settings("codasca", S=10),
+        "evaluate": {"every": 25},
+        "clients": clients,
+        "output": {"folder": str(folder)},
+    }
+
+
+def workers() -> dict[str, list[psutil.Process]]:
+    """This process's own, by role."""
+    found: dict[str, list[psutil.Process]] = {role: [] for role in ROLES}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.Error:
+            continue  # it has ended
+        for role in ROLES:
+            if title.startswith(f"ray::{role}"):
+                found[role].append(process)
+    return found
+
+
+@dataclass
+class Killer:
+    """Kills workers at random instants, in a thread of its own, until it is told to stop."""
+
+    pause_s: float
+    random: random.Random
+    killed: Counter[str] = field(default_factory=Counter)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Killer":
+        self._thread = threading.Thread(target=self._kill, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _kill(self) -> None:
+        while not self._over.wait(self.random.expovariate(1 / self.pause_s)):
+            role = ROLES[self.random.random() < SERVER_SHARE]
+            if there := workers()[role]:
+                os.kill(self.random.choice(there).pid, signal.SIGKILL)
+                self.killed[role] += 1
+
+
+def differences(a: Result, b: Result) -> list[str]:
+    """What of two runs is not the same to the bit."""
+    found = [name for name in a.model if not torch.equal(a.model[name], b.model[name])]
+    for table in ("rounds", "participation", "metrics"):
+        one, other = (pq.read_table(result.folder / f"{table}.parquet").to_pylist() for result in (a, b))
+        for row in (*one, *other):
+            row.pop("wall_s", None)
+        if one != other:
+            found.append(f"{table}.parquet")
+    return found
+
+
+def left_behind(result: Result, open_before: int) -> list[str]:
+    """What a run should not have left, a little after it."""
+    deadline = time.monotonic() + 60
+    while True:
+        gc.collect()
+        found = [f"{len(there)} {role}" for role, there in workers().items() if there]
+        if used := in_store()["used"]:
+            found.append(f"{used} MiB in the object store")
+        if (opened := psutil.Process().num_fds()) > open_before:
+            found.append(f"{opened - open_before} open files")
+        if not found or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    found += [str(path) for path in result.folder.rglob(".*")]
+    if len(manifests := list((result.folder / "checkpoints").glob("*.json"))) > 3:
+        found.append(f"{len(manifests)} checkpoints")
+    return found
+
+
+def megabytes(there: list[psutil.Process]) -> list[int]:
+    return [round(process.memory_full_info().pss / 1e6) for process in there if process.is_running()]
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--pause", type=float, default=3.0)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    killer = Killer(given.pause, random.Random(given.seed))
+
+    def watch(report: Progress) -> None:
+        if report.round % max(1, given.rounds // 10) == 0:
+            there = workers()
+            say(
+                f"round {report.round}: killed {dict(killer.killed)}; MB: driver {megabytes([psutil.Process()])}, "
+                f"server {megabytes(there['ServerActor'])}, clients {megabytes(there['ClientActor'])}, "
+                f"store {in_store()['used']}"
+            )
+
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = run(load_config(config(given.rounds, Path(folder) / "a", fleet="in_process")))
+        # What Ray and the plots open once stays open.
+        run(load_config(config(1, Path(folder) / "warm", actors=2, num_cpus=0.5)))
+        open_before = psutil.Process().num_fds()
+        with killer:
+            disturbed = run(load_config(config(given.rounds, Path(folder) / "b", actors=2, num_cpus=0.5)), watch=watch)
+        wrong = differences(undisturbed, disturbed)
+        left = left_behind(disturbed, open_before)
+    say(f"killed {dict(killer.killed)} in {given.rounds} rounds")
+    say(f"not the same: {', '.join(wrong) or 'nothing'}; left behind: {', '.join(left) or 'nothing'}")
+    sys.exit(bool(wrong or left or not killer.killed))
+
+
+if __name__ == "__main__":
+    main()
