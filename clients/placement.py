@@ -99,6 +99,12 @@ class Placement:
     per_actor: int | None
 
     @property
+    def words(self) -> str:
+        """It in a few words."""
+        hosts = f"each for {self.per_actor} of the clients" if self.per_actor else "each for any client"
+        return f"{self.actors}, {hosts}"
+
+    @property
     def memory_bytes(self) -> int:
         """Memory the idle actors want together."""
         return self.actors * ACTOR_BYTES

@@ -18,7 +18,6 @@ import ray
 import torch
 from numpy.typing import NDArray
 from ray.exceptions import (
-    ActorUnavailableError,
     ObjectStoreFullError,
     OutOfDiskError,
     RayActorError,
@@ -41,9 +40,9 @@ from raysim.point import Point
 IN_FLIGHT = 2
 # Times that actors may be done with nothing for as long as is put up with.
 HANGS = 4
-# Seconds before a task is given again to an actor that cannot be reached. Ray itself tries again at once, and may take
-# half a minute to find that a node has gone; only then does it start the node's actors anew elsewhere.
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+# The longest pause before work is given again that failed at once. An actor whose process has died takes work while it
+# is started anew, but on a node that has gone it cannot be reached until Ray has found that out, half a minute later.
+LONGEST_PAUSE_S = 32.0
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
@@ -174,14 +173,27 @@ class RayFleet:
 
     @classmethod
     def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
-        """Starts the actors and waits until they stand."""
+        """Starts the actors and waits until they stand. Raises WorkerLost where they do not."""
         actor = ClientActor.options(  # type: ignore[attr-defined]
-            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=config.retries
-        )
+            # Tasks are given again here and not by Ray, which would keep each task, and what it was given, as long as
+            # anything that came of it is kept: a client's memory comes of all its memories before.
+            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=0,
+        )  # fmt: skip
         # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
         actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
-        ray.get([a.ready.remote() for a in actors])
-        return cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
+        fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
+        try:
+            for task in [Task(lambda a=a: [a.ready.remote()]) for a in actors]:  # type: ignore[misc]
+                fleet.result(task)
+        except BaseException:
+            fleet.end()
+            raise
+        return fleet
+
+    def end(self) -> None:
+        """Ends the actors, which in a connection that outlives the run would stay."""
+        for actor in self.actors:
+            ray.kill(actor)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
@@ -222,19 +234,23 @@ class RayFleet:
         return future.result
 
     def result(self, task: Task) -> Any:
-        """The first of its results, once it is there; the task is given again while its actor cannot be reached.
+        """The first of its results, once it is there; the task is given again when its actor dies or has gone.
 
-        Raises WorkerLost where that lasts, and what the task raised.
+        Raises WorkerLost where that does not help, and what the task raised.
         """
-        for pause_s in (*PAUSES_S, None):
+        for tries in itertools.count(1):
+            given_s = time.monotonic()
             try:
                 return _get(self.ready(task.refs[:1]))
-            except _Unreachable as error:
-                if pause_s is None:
-                    raise WorkerLost(f"a client actor could not be reached for {sum(PAUSES_S):g} s ({error})") from None
-                time.sleep(pause_s)
+            except RayActorError as error:
+                if tries > self.retries:
+                    raise WorkerLost(
+                        f"work was lost {tries} times, the last time with its process: {_line(error)}"
+                    ) from error
+                if time.monotonic() - given_s < 1:
+                    time.sleep(min(2.0**tries / 2, LONGEST_PAUSE_S))
                 task.refs = task.give()
-        raise AssertionError("the last turn returns or raises")
+        raise AssertionError("it counts for ever")
 
     def ready(self, refs: list[Any], actors: Sequence[Any] | None = None) -> Any:
         """One of these that has arrived. While none does, `actors` (all, if not given) are started anew now and then.
@@ -290,27 +306,25 @@ class RayFleet:
 
 def lost(error: RayError) -> RaysimError:
     """Ray's account of what was lost, in a line."""
-    words = " ".join(str(error).split())
-    message = f"{type(error).__name__}: {words[:400]}"
+    message = _line(error)
     if isinstance(error, ObjectStoreFullError | OutOfDiskError):
         return StoreFull(
             "Ray's object store is full, and so is the disk that it puts the rest on; start it with a larger "
             f"--object-store-memory, or free space ({message})"
         )
-    if isinstance(error, RayActorError):
-        return WorkerLost(f"a client's work ended its process each time it was given; the last time {message}")
     return ResultLost(message)
 
 
-class _Unreachable(Exception):
-    """An actor did not take a task, or its answer did not arrive: it may have been done."""
+def _line(error: RayError) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 def _get(ref: Any) -> Any:
+    """What it stands for. Raises what was raised there, and RayActorError where its actor has died or gone."""
     try:
         return ray.get(ref)
-    except ActorUnavailableError as error:
-        raise _Unreachable(" ".join(str(error).split())[:400]) from None
+    except RayActorError:
+        raise
     except RayTaskError as error:
         raise original(error) from None
     except RayError as error:

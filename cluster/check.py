@@ -38,8 +38,5 @@ def _placed(experiment: Experiment) -> str:
         return f"decided by what the cluster at {connect.target(config.ray.address)} has"
     has = connect.machine()
     placement = experiment.placement(has)
-    hosts = f"hosting {placement.per_actor} of the clients each" if placement.per_actor else "each for any client"
-    return (
-        f"{placement.actors}, {hosts}: {size(placement.memory_bytes)} of memory wanted, "
-        f"{size(has.memory_bytes)} available"
-    )
+    memory = f"{size(placement.memory_bytes)} of memory wanted, {size(has.memory_bytes)} available"
+    return f"{placement.words}: {memory}"

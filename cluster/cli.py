@@ -180,6 +180,8 @@ class _Show:
     def started(self, experiment: Experiment, folder: Path) -> None:
         self.folder = folder
         console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
+        for remark in experiment.remarks():
+            console.print(remark)
         self._watcher = Watcher(console, experiment.problem.headline)
         self._watcher.__enter__()
 

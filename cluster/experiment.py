@@ -25,7 +25,7 @@ from raysim.data import PARTITIONERS, SOURCES, Shards, build
 from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Algorithm, Order, Phase, Uniform
+from raysim.phase import Algorithm, LocalSteps, Order, Phase, Uniform
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
@@ -201,6 +201,15 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """What a run's numbers depend on, as plain data: the resolved configuration and the data."""
         return self.resolved | {"shards": self.shards.content}
+
+    def remarks(self) -> list[str]:
+        """What is to be known of the clients before a run: those who have no rows or few."""
+        n, empty = self.shards.n_clients, self.shards.n_clients - len(self.planner.population)
+        found = [f"{empty} of {n} clients have no rows and are never asked"] if empty else []
+        batch = max((p.work.batch or 0 for p in self.algorithm.phases(0) if isinstance(p.work, LocalSteps)), default=0)
+        if few := int(np.count_nonzero((self.shards.rows_N > 0) & (self.shards.rows_N < batch))):
+            found.append(f"{few} of {n} clients have fewer rows than a minibatch of {batch}; theirs are all of them")
+        return found
 
     def rehearse(self) -> list[Exchange]:
         """What a steady round moves, found by playing rounds 0 and 1 with one real client per phase.

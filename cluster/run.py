@@ -247,6 +247,7 @@ def _over_ray(
     reached, losses = -1, 0
     with connect.session(config.ray.address) as has:
         placement = experiment.placement(has)
+        notice(f"client actors: {placement.words}")
         if stored := experiment.stored(placement, has):
             notice(stored)
         fleet = RayFleet.start(experiment.engine(), config.clients, placement)
@@ -274,6 +275,4 @@ def _over_ray(
                     raise loss from None
                 resume_from = job.checkpoints.latest()
         finally:
-            # In a connection that outlives this run the actors would too.
-            for actor in fleet.actors:
-                ray.kill(actor)
+            fleet.end()

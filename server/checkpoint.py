@@ -159,7 +159,10 @@ class Manifest:
         if body["format"] != FORMAT:
             raise ValueError(f"its format is {body['format']}, and this raysim reads {FORMAT}")
         parts = {what: Part(**part) for what, part in body["parts"].items()}
-        return cls(body["rounds"], body["config"], parts, tuple(Part(**part) for part in body["memory"]))
+        made = cls(body["rounds"], body["config"], parts, tuple(Part(**part) for part in body["memory"]))
+        if outside := [name for name in made.files() if "/" in name or name in ("", ".", "..")]:
+            raise ValueError(f"it lists {outside[0]!r}, which is no file of its folder")
+        return made
 
 
 @dataclass

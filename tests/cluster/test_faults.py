@@ -167,7 +167,7 @@ def test_a_server_that_is_killed_goes_on_from_a_checkpoint(algorithm: str, tmp_p
 
 
 def test_work_that_ends_its_process_stops_the_run_with_the_last_cause(tmp_path: Path) -> None:
-    with pytest.raises(WorkerLost, match=r"ended its process each time it was given; the last time Actor.*Error: "):
+    with pytest.raises(WorkerLost, match=r"work was lost 3 times, the last time with its process: Actor.*Error: "):
         play(tmp_path, "cd_ma", problem={"name": "tests.toys:Deadly"}, clients={"retries": 2})
 
 

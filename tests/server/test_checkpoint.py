@@ -1,7 +1,8 @@
 """Checkpoints: complete or not there, checksummed, no more of them than asked for, and nothing executed in reading."""
 
+import hashlib
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from raysim.domain import Simplex
 from raysim.errors import CheckpointError, OutputError
 from raysim.point import Point
 from server import archive
-from server.checkpoint import Checkpoints, Standing, Store
+from server.checkpoint import Checkpoints, Part, Standing, Store
 from tests.contracts.table import settings
 from tests.play import QUADRATIC, experiment, server
 
@@ -154,6 +155,18 @@ def test_what_is_damaged_is_named_and_the_one_before_is_offered(part: str, how: 
     with pytest.raises(CheckpointError, match=r"of round 6 in .* is damaged .*go on .* with --from 3"):
         again.load()
     assert again.load(3)[0].rounds == 3
+
+
+def test_a_manifest_cannot_name_a_file_outside_of_its_folder(tmp_path: Path) -> None:
+    made = checkpoints(tmp_path / "checkpoints")
+    made.save(standing(3), whole=True)
+    (manifest,) = made._kept
+    (tmp_path / "elsewhere").write_bytes(b"secret")
+    part = Part("../elsewhere", hashlib.sha256(b"secret").hexdigest())
+    moved = replace(manifest, parts={**manifest.parts, "standing": part})
+    made.store.write(manifest.name, moved.text())
+    with pytest.raises(CheckpointError, match=r"it lists '\.\./elsewhere', which is no file of its folder"):
+        made.load()
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_one(tmp_path: Path) -> None:
