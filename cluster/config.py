@@ -60,14 +60,15 @@ class CheckpointConfig(BaseModel):
     """Section `checkpoint`: what a run goes on from if it is broken off.
 
     Attributes:
-        every: rounds between checkpoints; there is one after the last round, and when a run is stopped, as well.
+        every: rounds between checkpoints; there is one after the last round, and when a run is stopped, as well. `auto`
+            is ten, or as many more as it takes for writing them to be a fiftieth of the time.
         keep: how many of the latest are kept, besides the one with the best headline metric.
         folder: where; None is the run folder's checkpoints/. A path, or a URL that pyarrow or fsspec knows (s3://...).
     """
 
     model_config = STRICT
 
-    every: Count = 10
+    every: Count | Literal["auto"] = "auto"
     keep: Count = 2
     folder: str | None = None
 

@@ -183,7 +183,7 @@ class Experiment:
             rounds=self.config.rounds,
             evaluate_every=self.config.evaluate.every,
             pictures_every=self.config.evaluate.pictures,
-            checkpoint_every=self.config.checkpoint.every,
+            checkpoint_every=None if self.config.checkpoint.every == "auto" else self.config.checkpoint.every,
             dtype=self.dtype,
             folder=folder,
             checkpoints=self.checkpoints(folder),

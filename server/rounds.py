@@ -5,7 +5,7 @@ import copy
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,9 @@ from server.ledger import Ledger
 from server.participation import Grouping
 from server.plan import Planner
 
+# Rounds between checkpoints, at least, and the share of the time that writing them may take, if nothing is asked for.
+PAUSE_ROUNDS = 10
+CHECKPOINT_SHARE = 0.02
 # Rounds in a row without any movement that are told of; some methods spend one on their estimators alone.
 STILL_ROUNDS = 3
 
@@ -47,7 +50,8 @@ class Job:
         rounds: T.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
         pictures_every: evaluations between pictures, of which there are some at the first and the last too.
-        checkpoint_every: rounds between checkpoints; there is one after the last round too.
+        checkpoint_every: rounds between checkpoints; there is one after the last round too. None is PAUSE_ROUNDS, or
+            more so that they take no more than CHECKPOINT_SHARE of the time.
         dtype: of the point and all vectors on the wire.
         folder: where the ledger and the model are written.
         checkpoints: where a run goes on from if it is broken off.
@@ -62,7 +66,7 @@ class Job:
     rounds: int
     evaluate_every: int
     pictures_every: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     dtype: torch.dtype
     folder: Path
     checkpoints: Checkpoints
@@ -107,6 +111,7 @@ class Server:
     clock: Any = field(init=False)
     done: int = 0
     _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
+    _pause: "_Pause" = field(default_factory=lambda: _Pause(0, time.perf_counter()))
     _writing: Future[None] | None = None  # a checkpoint
     _stopping: bool = False
     _trouble: str | None = None  # that the last evaluation found
@@ -137,7 +142,7 @@ class Server:
         """Has `run` end after the round that is being played, with a checkpoint. It may be called from any thread."""
         self._stopping = True
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Generator[Progress, None, None]:
         """Plays all rounds; yields before the first and after each. What was booked is written however it ends.
 
         Rounds do not wait for evaluations: that of one round is under way while the next is played, and reported then.
@@ -156,7 +161,7 @@ class Server:
                 evaluated = self._is_evaluated(self.done)
                 if evaluated:
                     under_way = self._evaluation(self.done)
-                if self.done % self.job.checkpoint_every == 0 or self.done == self.job.rounds:
+                if self._is_written(self.done):
                     self._checkpoint()
                 if not evaluated:
                     yield self._progress(self.done, reported.metrics, evaluated=False)
@@ -250,11 +255,14 @@ class Server:
         standing = Standing(self.done, self.state, copy.deepcopy(self.clock), memory, self.ledger.tables())
         self._changed = set()
 
-        def write() -> None:
+        self._pause = _Pause(self.done, time.perf_counter())
+
+        def write(pause: _Pause) -> None:
             checkpoints.save(replace(standing, memory=self.fleet.fetch(memory)), whole)
+            pause.cost_s = time.perf_counter() - pause.since_s
 
         executor = ThreadPoolExecutor(max_workers=1)
-        self._writing = executor.submit(write)
+        self._writing = executor.submit(write, self._pause)
         executor.shutdown(wait=False)
 
     def _written(self) -> None:
@@ -262,6 +270,13 @@ class Server:
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
+
+    def _is_written(self, rounds: int) -> bool:
+        """Whether there is to be a checkpoint."""
+        if rounds == self.job.rounds or self.job.checkpoint_every is not None:
+            return rounds == self.job.rounds or rounds % (self.job.checkpoint_every or 1) == 0
+        enough = rounds - self._pause.rounds >= PAUSE_ROUNDS
+        return enough and CHECKPOINT_SHARE * (time.perf_counter() - self._pause.since_s) >= self._pause.cost_s
 
     def _is_evaluated(self, rounds: int) -> bool:
         return rounds % self.job.evaluate_every == 0 or rounds == self.job.rounds
@@ -316,6 +331,15 @@ def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked:
             f"{booked:,} are booked; {type(phase).__name__}.finish must return tensors whose shapes and types depend "
             "on the message alone, never on data or memory",
         )
+
+
+@dataclass
+class _Pause:
+    """Since the last checkpoint, or the start: after how many rounds and when it was, and how long it took to write."""
+
+    rounds: int
+    since_s: float
+    cost_s: float = 0.0
 
 
 @dataclass(frozen=True)

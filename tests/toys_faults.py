@@ -101,17 +101,16 @@ class StruckPhase(Phase[Any, Any, Any, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Struck(Algorithm[Any]):
-    """Another algorithm, in one of whose rounds processes end, in each of its phases.
+    """Another algorithm, in some of whose rounds processes end, in each of their phases.
 
     Attributes:
         of: its name and settings.
-        round: in which the blows fall.
-        moment, marks: see StruckPhase.
+        moments: of round 1, 2, ..., see StruckPhase.
+        marks: see StruckPhase.
     """
 
     of: dict[str, Any]
-    round: int
-    moment: str
+    moments: list[str]
     marks: str
     clients: int
     seed: int
@@ -127,7 +126,9 @@ class Struck(Algorithm[Any]):
 
     def phases(self, t: int) -> tuple[Phase[Any, Any, Any, Any], ...]:
         phases = self.inner.phases(t)
-        return tuple(StruckPhase(phase, self.moment, self.marks) for phase in phases) if t == self.round else phases
+        if not 1 <= t <= len(self.moments):
+            return phases
+        return tuple(StruckPhase(phase, self.moments[t - 1], self.marks) for phase in phases)
 
     def point(self, state: Any) -> Point:
         return self.inner.point(state)

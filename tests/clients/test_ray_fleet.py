@@ -25,13 +25,6 @@ PARTITION = {"name": "by_label", "clients": 6}
 N_CLIENTS = 6
 
 
-def stop(fleet: RayFleet) -> None:
-    import ray
-
-    for actor in fleet.actors:
-        ray.kill(actor)
-
-
 def started(made: Any, placement: Placement) -> RayFleet:
     return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement)
 
@@ -49,7 +42,7 @@ def auc(ray_cluster: None) -> Iterator[dict[str, Fleet]]:
     fleets = {name: started(made, Placement(*how)) for name, how in placements.items()}
     yield {"in process": InProcessFleet(made.engine()), **fleets}
     for fleet in fleets.values():
-        stop(fleet)
+        fleet.end()
 
 
 @pytest.mark.parametrize("name", list(TABLE))
@@ -79,7 +72,7 @@ def test_the_vectorised_engine_gives_the_same_bits_on_actors(ray_cluster: None, 
             here.play(t)
             there.play(t)
     finally:
-        stop(fleet)
+        fleet.end()
     assert torch.equal(here.point.x, there.point.x)
     assert torch.equal(here.point.y, there.point.y)
 
@@ -89,7 +82,7 @@ def quadratic(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
     made = experiment(QUADRATIC, {"name": "tests.toys:Remembering"}, problem={"name": "tests.toys:Faulty"})
     fleet = started(made, Placement(2, None))
     yield made, fleet
-    stop(fleet)
+    fleet.end()
 
 
 def test_client_memory_travels_with_the_work(quadratic: tuple[Any, RayFleet], tmp_path: Path) -> None:
@@ -115,7 +108,7 @@ def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_
         with pytest.raises(ClientError) as raised:
             Server(made.job(tmp_path), fleet).play(0)
     finally:
-        stop(fleet)
+        fleet.end()
     assert (raised.value.client, raised.value.round, raised.value.phase) == (guilty, 0, "update")
     assert "ValueError: a row I did not expect" in raised.value.trace
 
@@ -129,7 +122,7 @@ def test_an_evaluation_in_several_passes_gives_the_same_bits(split: Any, ray_clu
     try:
         there = fleet.beside(lambda: made.problem.evaluate(z, fleet.pool(split)))()
     finally:
-        stop(fleet)
+        fleet.end()
     assert there == here.beside(lambda: made.problem.evaluate(z, here.pool(split)))()
     assert there["robust_loss"] > there["loss"]
 
@@ -143,7 +136,7 @@ def test_generated_images_are_the_same_on_actors(ray_cluster: None, tmp_path: Pa
         here, there = (Server(made.job(tmp_path), how) for how in (InProcessFleet(made.engine()), fleet))
         reports = [list(playing.run())[-1].metrics for playing in (here, there)]
     finally:
-        stop(fleet)
+        fleet.end()
     assert torch.equal(here.point.x, there.point.x)
     assert reports[0] == reports[1]
     assert reports[0]["test"]["inception_score"] >= 1

@@ -1,6 +1,6 @@
-"""A run on a cluster of several nodes on this machine, one of which leaves without notice in the middle of it.
+"""A run on a cluster of several nodes on this machine, two of which leave without notice in the middle of it.
 
-    python -m tests.cluster.nodes FOLDER {ClientActor,ServerActor} ROUNDS
+    python -m tests.cluster.nodes FOLDER ROUNDS
 
 It is a program of its own, since a process has one connection to Ray. It leaves the runs `undisturbed-*`, in this
 process, and `cluster-*` in FOLDER.
@@ -39,26 +39,29 @@ def title(process: psutil.Process) -> str:
     return " ".join(process.cmdline()).partition(".")[0].strip()
 
 
-def main(folder: str, whose: str, rounds: str) -> None:
-    """The node that leaves has such an actor."""
+def main(folder: str, rounds: str) -> None:
+    """A third of the way a node with client actors leaves, and later that with the server."""
     tree = BASE | {"rounds": int(rounds), "output": {"folder": folder}}
     run(load_config(tree | {"name": "undisturbed", "clients": {"fleet": "in_process"}}))
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+    nodes = [cluster.add_node(num_cpus=2) for _ in range(3)]
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-    left: list[int] = []
+    left: list[str] = []
 
     def watch(report: Progress) -> None:
-        if report.round < int(rounds) // 2 or left:
+        if report.round < int(rounds) // 3 or len(left) == 2:
             return
         for node in nodes:
             (raylet,) = node.all_processes["raylet"]
             names = {title(child) for child in psutil.Process(raylet.process.pid).children(recursive=True)}
-            if f"ray::{whose}" in names:
+            if f"ray::{'ServerActor' if left else 'ClientActor'}" in names and (
+                left or "ray::ServerActor" not in names
+            ):
                 cluster.remove_node(node, allow_graceful=False)
-                left.append(report.round)
+                nodes.remove(node)
+                left.append(node.unique_id)
                 return
         # A server needs no processor and may well be on the first node, which cannot leave: another time elsewhere.
         for pid in pids("ServerActor"):
@@ -67,7 +70,7 @@ def main(folder: str, whose: str, rounds: str) -> None:
     run(load_config(tree | {"name": "cluster", "clients": {"actors": 4, "num_cpus": 1.0}}), watch=watch)
     ray.shutdown()
     cluster.shutdown()
-    assert left, "no node has left"
+    assert len(left) == 2, f"{len(left)} nodes have left"
 
 
 if __name__ == "__main__":
