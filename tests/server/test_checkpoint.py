@@ -207,3 +207,28 @@ def test_the_best_checkpoint_of_a_run_is_that_of_its_best_evaluation(tmp_path: P
     norms = {report.round: report.metrics["train"]["gradient_norm"] for report in reports if report.round}
     best = min(norms, key=norms.__getitem__)
     assert kept(tmp_path / "checkpoints") == sorted({best, 6})
+
+
+def test_unless_asked_for_they_take_a_fiftieth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds that are counted here: a round takes one, and writing a checkpoint as many as it says."""
+    now, costs = [0.0], iter([10.0, 0.0, 2000.0])
+    monkeypatch.setattr("server.rounds.time.perf_counter", lambda: now[0])
+    made = experiment(QUADRATIC, settings("cd_ma"), rounds=1000, evaluate={"every": 2000}, checkpoint={"keep": 100})
+    playing = server(made, tmp_path)
+    play, save = playing.play, playing.job.checkpoints.save
+
+    def a_second(t: int) -> None:
+        playing._written()  # nothing else counts meanwhile
+        now[0] += 1
+        play(t)
+
+    def slow(*given: Any) -> None:
+        save(*given)
+        now[0] += next(costs, 0.0)
+
+    monkeypatch.setattr(playing, "play", a_second)
+    monkeypatch.setattr(playing.job.checkpoints, "save", slow)
+    list(playing.run())
+    # After 10 rounds; then 10 s are a fiftieth of 500 s, of which they are the first; then 10 rounds are enough; and
+    # 2,000 s are never made up for.
+    assert playing.job.checkpoints.rounds == [10, 500, 510, 1000]
