@@ -127,7 +127,7 @@ class AUC(NetworkProblem):
         if spread is not None and spread < SAME_SCORES:
             return (
                 "all scores are the same: the network has saturated or died, and its gradients vanish; take smaller "
-                "step sizes or another seed, and no activation after the last layer (model.final_relu) but with care"
+                "step sizes or another seed. Steps that were tuned with model.final_relu are too large without it"
             )
         return super().trouble(metrics)
 
