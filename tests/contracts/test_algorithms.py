@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from clients.fleet import InProcessFleet
+from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.point import Point
 from raysim.problems import Quadratic
@@ -54,6 +56,25 @@ def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path
     traffic = made.rehearse()
     assert sum(p.bytes_up for p in traffic) == playing.ledger.bytes_up - before[0]
     assert sum(p.bytes_down for p in traffic) == playing.ledger.bytes_down - before[1]
+
+
+@pytest.mark.parametrize("name", [*TABLE, "tests.toys:Remembering"])
+def test_sizes_in_the_object_store_are_known_before_the_run(name: str, tmp_path: Path) -> None:
+    made = experiment(DIGITS, settings(name) if name in TABLE else {"name": name}, precision="float32")
+    sizes = made.sizes
+    playing = server(made, tmp_path)
+    moved: list[tuple[int, int]] = []
+
+    class Weighing(InProcessFleet):
+        def run(self, order, blocks, memory):  # type: ignore[no-untyped-def]
+            total, kept = super().run(order, blocks, memory)
+            moved.append((wire.size_bytes(order.message), wire.size_bytes(total.total)))
+            return total, kept
+
+    playing.fleet = Weighing(made.engine())
+    playing.play(0)
+    assert (sizes.message_bytes, sizes.sum_bytes) == tuple(map(max, zip(*moved, strict=True)))
+    assert sizes.memory_bytes == max((wire.size_bytes(kept) for kept in playing.memory.values()), default=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
