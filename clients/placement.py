@@ -73,12 +73,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What lies in Ray's object store, by the largest of an algorithm's phases.
+    """What lies in Ray's object store.
 
     Attributes:
-        message_bytes: to the clients.
-        sum_bytes: of uploads, from an actor.
-        memory_bytes: that one client keeps.
+        message_bytes: to the clients, the largest of an algorithm's phases.
+        sum_bytes: of uploads, from an actor, the largest too.
+        memory_bytes: that one client keeps from round to round.
     """
 
     message_bytes: int

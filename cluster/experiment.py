@@ -149,16 +149,18 @@ class Experiment:
     def sizes(self) -> Sizes:
         """Of what the phases of the first round move and keep, from shapes: uploads are zeros."""
         state = self.algorithm.init(self.problem.init(self.config.seed).to(self.dtype))
-        found = []
+        found, kept = [], 0
         for phase in self.algorithm.phases(0):
             message = phase.sends(state)
             shapes = wire.shapes_of(message)
             reply = phase.finish(shapes, phase.start(shapes, None))
             numbers = wire.size_bytes(reply.upload) // self.dtype.itemsize
-            found.append((wire.size_bytes(message), 8 * numbers, wire.size_bytes(reply.memory)))
+            found.append((wire.size_bytes(message), 8 * numbers))
+            kept = wire.size_bytes(reply.memory) if phase.remembers else kept
             nothing = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, device="cpu"), reply.upload)
             state = phase.absorb(state, nothing, 1)
-        return Sizes(*map(max, zip(*found, strict=True)))
+        message_bytes, sum_bytes = map(max, zip(*found, strict=True))
+        return Sizes(message_bytes, sum_bytes, kept)
 
     def engine(self) -> Engine:
         """The engine that client actors run."""
