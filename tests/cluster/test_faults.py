@@ -137,7 +137,9 @@ def test_a_small_object_store_is_kept_free_and_a_full_one_is_a_plain_error(tmp_p
     kind, message = found["ends"]["codasca"]
     assert kind == "StoreFull"
     assert message.startswith("Ray's object store is full, and so is the disk that it puts the rest on; start it with")
-    assert [line.partition(" = ")[0] for line in found["told"]] == ["the memory of 64 clients x 2.28 MB"]
+    assert [line.partition(" = ")[0] for line in found["told"]] == [
+        *["client actors: 2, each for any client"] * 2, "the memory of 64 clients x 2.28 MB",
+    ]  # fmt: skip
 
 
 def test_random_kills_change_nothing_and_nothing_is_left() -> None:
