@@ -68,21 +68,6 @@ def nothing_is_left(ray_cluster: None) -> Iterator[None]:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_client_actors_that_are_killed_change_nothing(algorithm: str, tmp_path: Path) -> None:
-    undisturbed = play(tmp_path, algorithm, clients={"fleet": "in_process", "actors": "auto"})
-    killed: list[int] = []
-
-    def watch(report: Progress) -> None:
-        if report.round in (1, 4, 6):  # one, both, one of two
-            for pid in pids("ClientActor")[: 2 if report.round == 4 else 1]:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-
-    same(play(tmp_path, algorithm, watch), undisturbed)
-    assert len(killed) >= 3
-
-
 @pytest.mark.parametrize("name", ["cd_mage", "codasca"])
 def test_a_process_that_ends_at_any_moment_of_a_phase_changes_nothing(name: str, tmp_path: Path) -> None:
     undisturbed = play(tmp_path, name, clients={"fleet": "in_process", "actors": "auto"})
@@ -143,11 +128,11 @@ def test_a_small_object_store_is_kept_free_and_a_full_one_is_a_plain_error(tmp_p
 
 
 def test_random_kills_change_nothing_and_nothing_is_left() -> None:
-    words = [sys.executable, "-m", "tests.soak", "--rounds", "150"]
+    words = [sys.executable, "-m", "tests.soak", "--rounds", "60"]
     done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=500)
     *_, killed, said = done.stdout.splitlines()
     assert said == "not the same: nothing; left behind: nothing", done.stdout
-    assert killed.endswith(" in 150 rounds")
+    assert killed.endswith(" in 60 rounds")
     assert done.returncode == 0
 
 
