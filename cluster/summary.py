@@ -1,6 +1,7 @@
 """A run in a few numbers: summary.json of its folder."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ def write(folder: Path, experiment: Experiment) -> Row:
     """Writes summary.json from the run's tables, and returns what it holds.
 
     Keys: `rounds` and of them `failed_rounds`; `rejected_results` that could not be used, and `rejected_clients` whose
-    they were; `bytes_down`, `bytes_up`; `final` (the headline metric by split);
-    `participants` and `participation_gini` over all clients that have rows (0: all took part equally often; 1: one did
-    everything); `participation_by_tier`, `_zone` and `_label`, those that there are: by group its `share_of_clients`
+    they were; `bytes_down`, `bytes_up`; `final` (the headline metric by split) and `best` (its best `value`, and the
+    `round` after which it was first found, null where it was never defined); `participants` and `participation_gini`
+    over all clients that have rows (0: all took part equally often; 1: one did everything); `participation_by_tier`,
+    `_zone` and `_label`, those that there are: by group its `share_of_clients`
     (of those that have rows) and its `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares
     `late`, `dropped` (of the invited), `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up
     and, with devices, simulated hours at the first evaluation that reached it, or null.
@@ -40,6 +42,7 @@ def write(folder: Path, experiment: Experiment) -> Row:
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "final": {row["split"]: row["value"] for row in headline},
+        "best": _best(headline, experiment),
         "participants": int(np.count_nonzero(counts)),
         "participation_gini": gini(counts[experiment.shards.rows_N > 0]),
     } | _groups(counts, experiment)
@@ -81,6 +84,17 @@ def lines(summary: Row) -> list[str]:
     if target := summary.get("target"):
         told.append(f"{target['split']} {target['metric']} {target['value']:g} {_when(target)}")
     return told
+
+
+def _best(headline: list[Row], experiment: Experiment) -> dict[str, Row | None]:
+    sign = 1 if experiment.problem.higher_is_better else -1
+    found: dict[str, Row | None] = {}
+    for row in headline:
+        best = found.setdefault(row["split"], None)
+        value = row["value"]
+        if value is not None and not math.isnan(value) and (best is None or sign * value > sign * best["value"]):
+            found[row["split"]] = {"value": value, "round": row["round"]}
+    return found
 
 
 def _when(target: Row) -> str:

@@ -1,13 +1,16 @@
 """A run in a few numbers."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cluster import summary
+from server.ledger import METRICS
 from tests.contracts.table import settings
 from tests.play import QUADRATIC, experiment, server
 
@@ -35,6 +38,21 @@ def test_without_devices_there_is_no_time(tmp_path: Path) -> None:
     assert 0 < found["participation_gini"] < 0.2
     assert "simulated_hours" not in found
     assert not any("simulated" in line for line in summary.lines(found))
+
+
+@pytest.mark.parametrize(("higher", "best"), [(True, {"value": 5.0, "round": 2}), (False, {"value": 1.0, "round": 0})])
+def test_last_and_best_are_both_told(higher: bool, best: summary.Row, tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings("parallel_sgda"))
+    list(server(made, tmp_path).run())
+    values = [1.0, math.nan, 5.0, None, 5.0, 2.0]
+    rows = [
+        {"round": t, "split": "train", "metric": "gradient_norm", "value": value, "bytes_up": 0, "sim_s": None}
+        for t, value in enumerate(values)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), tmp_path / "metrics.parquet")
+    object.__setattr__(made.problem, "higher_is_better", higher)
+    found = summary.write(tmp_path, made)
+    assert (found["final"], found["best"]) == ({"train": 2.0}, {"train": best})
 
 
 def test_a_target_is_reached_from_above_where_lower_is_better(tmp_path: Path) -> None:
