@@ -65,7 +65,7 @@ def lines(summary: Row) -> list[str]:
         first = ", ".join(map(str, clients[:10]))
         told.append(
             f"left out {n} results that could not be used, of {len(clients)} clients "
-            f"({first}{', ...' if len(clients) > 10 else ''})"
+            f"({first}{', ...' if len(clients) > 10 else ''}); {summary['failed_rounds']} failed rounds"
         )
     if "simulated_hours" in summary:
         told.append(
