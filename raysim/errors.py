@@ -1,5 +1,20 @@
 """The errors a user can meet. Each message names the key, client or file, and what to do."""
 
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def noted(where: str) -> Iterator[None]:
+    """Notes where an exception that is none of ours came through: the end of its traceback says so."""
+    try:
+        yield
+    except RaysimError:
+        raise
+    except Exception as error:
+        error.add_note(where)
+        raise
+
 
 class RaysimError(Exception):
     """Base of every error that is the user's to mend; the console script prints it as one line."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from raysim.data import Split
-from raysim.errors import ConfigError, Diverged
+from raysim.errors import ConfigError, Diverged, noted
 from raysim.fleet import Fleet
 from raysim.output import write_whole
 from raysim.phase import Algorithm, Block, Order, Phase
@@ -188,7 +188,8 @@ class Server:
         state, memory, point = self.state, dict(self.memory), self.point
         exchange = None
         for phase in self.job.algorithm.phases(t):
-            exchange = self._exchange(t, phase, exchange)
+            with noted(f"in round {t}, phase {phase.name!r}, on the server"):
+                exchange = self._exchange(t, phase, exchange)
             if not exchange.outcome.valid:
                 self.state, self.memory = state, memory
                 self.ledger.undone(t)
@@ -285,13 +286,15 @@ class Server:
         """The evaluation of the present point, under way."""
         if rounds == self.job.rounds or rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
             save_pictures(self.job.folder, rounds, self.job.problem.pictures(self.point))
-        metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point)
+        with noted(f"in the evaluation after {rounds} rounds"):
+            metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point)
         progress = self._progress(rounds, {}, evaluated=True)
         return _Evaluation(metrics, progress, self.ledger.so_far(progress.sim_s))
 
     def _evaluated(self, evaluation: "_Evaluation") -> Progress:
         """Waits for it and books it."""
-        progress = replace(evaluation.progress, metrics=evaluation.metrics())
+        with noted(f"in the evaluation after {evaluation.progress.round} rounds"):
+            progress = replace(evaluation.progress, metrics=evaluation.metrics())
         found = (self.job.problem.trouble(values) for values in progress.metrics.values())
         trouble = next((text for text in found if text), None)
         if trouble and trouble != self._trouble:

@@ -184,3 +184,25 @@ def test_a_network_that_saturates_is_told_of_when_it_happens_and_once(tmp_path: 
     spread = {r["round"]: r["value"] for r in metrics if (r["split"], r["metric"]) == ("train", "score_std")}
     assert "all scores are the same" in warning
     assert spread[first - 1] > 1e-6 > spread[first]
+
+
+class Broken(Update):
+    """Its server half fails in some round, as a bug would."""
+
+    def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
+        raise ZeroDivisionError("a mistake")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenLater(CDMA):
+    """CD-MA whose server fails in round 2."""
+
+    def phases(self, t: int) -> tuple[Update]:
+        return ((Broken if t == 2 else Update)(self.S, self.K, self.batch, self.eta, self.gamma),)
+
+
+def test_a_fault_in_a_users_server_half_says_where_it_was(tmp_path: Path) -> None:
+    algorithm = settings("cd_ma") | {"name": "tests.server.test_rounds:BrokenLater"}
+    with pytest.raises(ZeroDivisionError, match="a mistake") as caught:
+        list(server(experiment(QUADRATIC, algorithm, rounds=5), tmp_path).run())
+    assert caught.value.__notes__ == ["in round 2, phase 'update', on the server"]
