@@ -128,18 +128,20 @@ def place(config: ClientsConfig, n_clients: int, cohort: int, has: Resources) ->
     return placement
 
 
-def fits_store(placement: Placement, sizes: Sizes, n_clients: int, has: Resources) -> str | None:
+def fits_store(placement: Placement, sizes: Sizes, n_clients: int, cohort: int, has: Resources) -> str | None:
     """What is to be known of the object store before the run, if anything.
 
     Raises PlacementError, with the arithmetic, where it cannot hold what a phase needs at a time.
     """
     if not has.stores_bytes:
         return None
-    smallest, actors = min(has.stores_bytes), math.ceil(placement.actors / len(has.stores_bytes))
-    needed = sizes.message_bytes + 2 * actors * sizes.sum_bytes
+    # An actor of the pool may have its next sum ready before the last is added up; hosts have one for each client.
+    sums = cohort if placement.per_actor else min(2 * placement.actors, cohort)
+    smallest, sums = min(has.stores_bytes), math.ceil(sums / len(has.stores_bytes))
+    needed = sizes.message_bytes + sums * sizes.sum_bytes
     if needed > smallest:
         raise PlacementError(
-            f"a message of {sizes.message_bytes / 1e6:.1f} MB + 2 x {actors} sums of {sizes.sum_bytes / 1e6:.1f} MB = "
+            f"a message of {sizes.message_bytes / 1e6:.1f} MB + {sums} sums of {sizes.sum_bytes / 1e6:.1f} MB = "
             f"{needed / 1e6:.1f} MB, but Ray's object store has {smallest / 1e6:.1f} MB: start Ray with a larger "
             "--object-store-memory, or lower clients.actors"
         )

@@ -18,6 +18,7 @@ import ray
 import torch
 from numpy.typing import NDArray
 from ray.exceptions import (
+    ObjectLostError,
     ObjectStoreFullError,
     OutOfDiskError,
     RayActorError,
@@ -106,25 +107,36 @@ class ClientActor:
 def original(error: RayTaskError) -> BaseException:
     """The exception that was raised in the remote task, if it is one of ours; else Ray's own account of it."""
     cause = error.cause
-    if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
+    # What a task was given may be lost too, as clients' memory is with the node whose store it lay in.
+    if isinstance(cause, ObjectLostError | ObjectStoreFullError | OutOfDiskError):
         return lost(cause)
     return cause if isinstance(cause, RaysimError) else error
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """Work that has been given to an actor.
 
     Attributes:
-        give: gives it, and returns the refs of its results.
+        give: gives it to an actor, and returns the refs of its results.
+        actor: who has it.
         refs: of the last time that it was given.
+        given_s: when that was.
+        hangs: times that its actor was ended since nothing was heard of it.
     """
 
-    give: Callable[[], list[Any]]
+    give: Callable[[Any], list[Any]]
+    actor: Any
     refs: list[Any] = field(init=False)
+    given_s: float = field(init=False)
+    hangs: int = 0
 
     def __post_init__(self) -> None:
-        self.refs = self.give()
+        self.again()
+
+    def again(self) -> None:
+        """Gives it again."""
+        self.refs, self.given_s = self.give(self.actor), time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -145,10 +157,10 @@ class RayPool:
     def _results(self, method: str, f: Function, z: Point) -> list[Any]:
         shared, actors = ray.put(packed(z)), itertools.cycle(self.fleet.actors)
 
-        def give(actor: Any, span: tuple[int, int]) -> list[Any]:
+        def give(span: tuple[int, int], actor: Any) -> list[Any]:
             return [getattr(actor, method).remote(f, shared, self.split, *span)]
 
-        tasks = [Task(functools.partial(give, next(actors), span)) for span in spans(len(self.labels))]
+        tasks = [Task(functools.partial(give, span), next(actors)) for span in spans(len(self.labels))]
         return [self.fleet.result(task) for task in tasks]
 
 
@@ -183,7 +195,7 @@ class RayFleet:
         actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
         fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
         try:
-            for task in [Task(lambda a=a: [a.ready.remote()]) for a in actors]:  # type: ignore[misc]
+            for task in [Task(lambda actor: [actor.ready.remote()], actor) for actor in actors]:
                 fleet.result(task)
         except BaseException:
             fleet.end()
@@ -239,34 +251,39 @@ class RayFleet:
         Raises WorkerLost where that does not help, and what the task raised.
         """
         for tries in itertools.count(1):
-            given_s = time.monotonic()
             try:
-                return _get(self.ready(task.refs[:1]))
+                return _get(self.ready([task]).refs[0])
             except RayActorError as error:
-                if tries > self.retries:
+                if getattr(error, "actor_init_failed", False):
+                    raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
+                if tries - task.hangs > self.retries:
                     raise WorkerLost(
                         f"work was lost {tries} times, the last time with its process: {_line(error)}"
                     ) from error
-                if time.monotonic() - given_s < 1:
+                if time.monotonic() - task.given_s < 1:
                     time.sleep(min(2.0**tries / 2, LONGEST_PAUSE_S))
-                task.refs = task.give()
+                task.again()
         raise AssertionError("it counts for ever")
 
-    def ready(self, refs: list[Any], actors: Sequence[Any] | None = None) -> Any:
-        """One of these that has arrived. While none does, `actors` (all, if not given) are started anew now and then.
+    def ready(self, tasks: Sequence[Task]) -> Task:
+        """One of these that is done or has failed. While none is, their actors are ended and started anew now and then.
 
         Raises WorkerLost where that does not help.
         """
-        for _ in range(HANGS):
-            arrived, _ = ray.wait(refs, num_returns=1, timeout=self.timeout_s)
+        by_ref = {task.refs[0]: task for task in tasks}
+        while True:
+            arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=self.timeout_s)
             if arrived:
-                return arrived[0]
-            for actor in self.actors if actors is None else set(actors):
+                return by_ref[arrived[0]]
+            for task in tasks:
+                task.hangs += 1
+            if max(task.hangs for task in tasks) == HANGS:
+                raise WorkerLost(
+                    f"client actors were done with nothing in {self.timeout_s:g} s, {HANGS} times, and were started "
+                    "anew in between; look for what blocks in the problem's code, or raise clients.timeout_s"
+                )
+            for actor in {task.actor for task in tasks}:
                 ray.kill(actor, no_restart=False)
-        raise WorkerLost(
-            f"client actors were done with nothing in {self.timeout_s:g} s, {HANGS} times, and were started anew in "
-            "between; look for what blocks in the problem's code, or raise clients.timeout_s"
-        )
 
     def _runs(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
         """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""
@@ -279,7 +296,7 @@ class RayFleet:
         """Each block's tasks client by client; everything is submitted at once and queues at its actor."""
 
         def task(one: Block) -> Task:
-            return Task(functools.partial(give, [one], self.actors[int(one.clients_C[0]) // per_actor]))
+            return Task(functools.partial(give, [one]), self.actors[int(one.clients_C[0]) // per_actor])
 
         return [[task(one) for one in block.one_by_one()] for block in blocks]
 
@@ -287,20 +304,16 @@ class RayFleet:
         """Gives each call to the next free actor; yields the tasks in the order of `calls`, each once it is done."""
         free = deque([actor for _ in range(IN_FLIGHT) for actor in self.actors])
         waiting = deque(enumerate(calls))
-        running: dict[Any, tuple[int, Any]] = {}
+        running: dict[Task, int] = {}
         done: dict[int, Task] = {}
-        tasks: dict[int, Task] = {}
         for turn in range(len(calls)):
             while turn not in done:
                 while free and waiting:
                     i, call = waiting.popleft()
-                    actor = free.popleft()
-                    tasks[i] = Task(functools.partial(call, actor))
-                    running[tasks[i].refs[0]] = (i, actor)
-                ready = self.ready(list(running), [actor for _, actor in running.values()])
-                i, actor = running.pop(ready)
-                free.append(actor)
-                done[i] = tasks.pop(i)
+                    running[Task(call, free.popleft())] = i
+                ready = self.ready(list(running))
+                done[running.pop(ready)] = ready
+                free.append(ready.actor)
             yield done.pop(turn)
 
 
@@ -316,7 +329,8 @@ def lost(error: RayError) -> RaysimError:
 
 
 def _line(error: RayError) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words if len(words) < 600 else f'{words[:200]} ... {words[-400:]}'}"
 
 
 def _get(ref: Any) -> Any:

@@ -39,7 +39,7 @@ class Screen:
 
 def norm(rows: Iterable[Tensor]) -> Tensor:
     """(...) float64, of all numbers of tensors (..., n) together."""
-    squares = [_norm(tensor) ** 2 for tensor in rows]
+    squares = [_norm(tensor) ** 2 for tensor in rows] or [torch.zeros((), dtype=torch.float64)]
     total: Tensor = torch.stack(torch.broadcast_tensors(*squares)).sum(0).sqrt()
     return total
 

@@ -131,7 +131,7 @@ class VectorizedEngine(Engine):
         reply = phase.finish(sent, carry)
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
         total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
-        sizes_C = norm(_flat(leaf, C) for leaf in pytree.tree_leaves(reply.upload))
+        sizes_C = norm(_flat(leaf, C) for leaf in pytree.tree_leaves(reply.upload)).expand(C)
         passed_C = self.screen.passes(sizes_C)
         rejected: tuple[int, ...] = ()
         if not passed_C.all():

@@ -143,7 +143,7 @@ class Experiment:
 
     def stored(self, placement: Placement, has: Resources) -> str | None:
         """What is to be known of Ray's object store, if anything. Raises PlacementError where it is too small."""
-        return fits_store(placement, self.sizes, len(self.planner.population), has)
+        return fits_store(placement, self.sizes, len(self.planner.population), self.largest_cohort, has)
 
     @property
     def sizes(self) -> Sizes:

@@ -209,8 +209,11 @@ def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     ax = figure.subplots()
     late = np.array([row["late"] + row["cancelled"] for row in rounds])
     accepted = np.array([row["accepted"] for row in rounds])
-    dropped = np.array([row["invited"] for row in rounds]) - accepted - late
+    rejected = np.array([row["rejected"] for row in rounds])
+    dropped = np.array([row["invited"] for row in rounds]) - accepted - rejected - late
     bands = {"accepted": accepted, "late": late, "dropped": dropped}
+    if rejected.any():
+        bands["could not be used"] = rejected
     ax.stackplot(np.arange(len(rounds)), *bands.values(), labels=list(bands), step="post", linewidth=0)
     ax.set(xlabel="phase", ylabel="devices", xlim=(0, max(1, len(rounds) - 1)))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

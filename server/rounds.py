@@ -133,6 +133,7 @@ class Server:
         """Goes on from where a run stood, instead of from the beginning."""
         self.state, self.clock, self.done = standing.state, standing.clock, standing.rounds
         self.memory = dict(self.fleet.keep(standing.memory))
+        self._pause = _Pause(self.done, time.perf_counter())
         measured = standing.tables["metrics"]
         # The last round is evaluated in any case, and need not be the last any more.
         due = [self._is_evaluated(rounds) for rounds in measured["round"].to_pylist()]
@@ -276,7 +277,8 @@ class Server:
         """Whether there is to be a checkpoint."""
         if rounds == self.job.rounds or self.job.checkpoint_every is not None:
             return rounds == self.job.rounds or rounds % (self.job.checkpoint_every or 1) == 0
-        enough = rounds - self._pause.rounds >= PAUSE_ROUNDS
+        writes = self._writing is not None and not self._writing.done()
+        enough = rounds - self._pause.rounds >= PAUSE_ROUNDS and not writes
         return enough and CHECKPOINT_SHARE * (time.perf_counter() - self._pause.since_s) >= self._pause.cost_s
 
     def _is_evaluated(self, rounds: int) -> bool:

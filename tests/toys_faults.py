@@ -1,5 +1,6 @@
 """Processes that end at chosen moments of a run, once each; named in configurations by tests.toys_faults:Name."""
 
+import contextlib
 import os
 import signal
 import time
@@ -17,11 +18,17 @@ from raysim.problems import Problem, Quadratic
 
 
 def pids(name: str) -> list[int]:
-    """Ray's processes of this name: `ClientActor` or `ServerActor`."""
+    """Processes of this name, `ClientActor` or `ServerActor`, of the Ray that this process has started or works for."""
+    mine = psutil.Process()
+    if " ".join(mine.cmdline()).startswith("ray::"):
+        raylet = mine.parent()
+        assert raylet is not None
+        mine = raylet
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if " ".join(process.info["cmdline"] or []).startswith(f"ray::{name}"):
-            found.append(process.pid)
+    for process in mine.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if " ".join(process.cmdline()).startswith(f"ray::{name}"):
+                found.append(process.pid)
     return sorted(found)
 
 

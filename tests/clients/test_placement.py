@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from clients.placement import ACTOR_BYTES, ClientsConfig, Placement, Resources, Sizes, fits_store, place
 from raysim.errors import PlacementError
@@ -95,10 +94,12 @@ def test_what_does_not_fit_is_refused_with_arithmetic(settings: dict[str, Any], 
 
 
 def test_what_the_object_store_must_hold_is_known_before_the_run() -> None:
-    pool, sizes = Placement(4, None), Sizes(message_bytes=2_000_000, sum_bytes=4_000_000, memory_bytes=1_000_000)
+    sizes = Sizes(message_bytes=2_000_000, sum_bytes=4_000_000, memory_bytes=1_000_000)
 
-    def at(*stores_bytes: int) -> str | None:
-        return fits_store(pool, sizes, 50, Resources(8, 0, 24_000_000_000, stores_bytes))
+    pool, hosts = Placement(4, None), Placement(50, 1)
+
+    def at(*stores_bytes: int, placement: Placement = pool, cohort: int = 100) -> str | None:
+        return fits_store(placement, sizes, 50, cohort, Resources(8, 0, 24_000_000_000, stores_bytes))
 
     assert at() is None, "Ray is not there yet"
     assert at(84_000_000) is None  # 2 + 2 x 4 x 4 and 50 x 1
@@ -109,30 +110,15 @@ def test_what_the_object_store_must_hold_is_known_before_the_run() -> None:
     with pytest.raises(PlacementError) as error:
         at(33_000_000)
     assert str(error.value) == (
-        "a message of 2.0 MB + 2 x 4 sums of 4.0 MB = 34.0 MB, but Ray's object store has 33.0 MB: start Ray with a "
+        "a message of 2.0 MB + 8 sums of 4.0 MB = 34.0 MB, but Ray's object store has 33.0 MB: start Ray with a "
         "larger --object-store-memory, or lower clients.actors"
     )
     assert at(18_000_000, 18_000_000) is not None, "two actors on each node"
-    with pytest.raises(PlacementError, match="2 x 2 sums"):
+    with pytest.raises(PlacementError, match=r"\+ 4 sums"):
         at(17_000_000, 90_000_000)
-
-
-@pytest.mark.parametrize(
-    ("settings", "advised"),
-    [
-        ({"per_actor": 1, "num_cpus": 0.001}, {"per_actor": 8, "num_cpus": 0.001}),
-        ({"actors": 70, "num_cpus": 0.001}, {"actors": 68, "num_cpus": 0.001}),
-        ({"actors": 3}, {"actors": 3, "num_cpus": 0.6666}),
-        ({"actors": 3}, {"actors": 2}),
-        ({"per_actor": 1}, {"per_actor": 250}),
-    ],
-)
-def test_advice_that_is_followed_helps(settings: dict[str, Any], advised: dict[str, Any]) -> None:
-    with pytest.raises(PlacementError):
-        place(ClientsConfig(**settings), n_clients=500, cohort=10, has=LAPTOP)
-    assert place(ClientsConfig(**advised), n_clients=500, cohort=10, has=LAPTOP).actors >= 2
-
-
-def test_there_is_one_way_to_say_how_many() -> None:
-    with pytest.raises(ValidationError, match="give per_actor or actors, not both"):
-        ClientsConfig(per_actor=1, actors=2)
+    with pytest.raises(PlacementError, match=r"\+ 3 sums"):
+        at(13_000_000, cohort=3)
+    assert at(14_000_000, cohort=3) is not None
+    with pytest.raises(PlacementError, match=r"\+ 12 sums"):
+        at(49_000_000, placement=hosts, cohort=12)
+    assert at(50_000_000, placement=hosts, cohort=12) is not None

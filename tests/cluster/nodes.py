@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [1000]},
     "algorithm": settings("codasca", S=10),
     "evaluate": {"every": 5},
-    "checkpoint": {"every": 3},
+    "checkpoint": {"every": 1000},  # so that memories are lost with their node, and all is played again
 }
 
 

@@ -158,8 +158,9 @@ def test_work_that_ends_its_process_stops_the_run_with_the_last_cause(tmp_path: 
 
 
 def test_an_actor_that_hangs_is_started_anew_and_then_given_up(tmp_path: Path) -> None:
-    with pytest.raises(WorkerLost, match=r"done with nothing in 1 s, 4 times.*raise clients.timeout_s"):
-        play(tmp_path, "cd_ma", problem={"name": "tests.toys:Slow", "seconds": 3600.0}, clients={"timeout_s": 1.0})
+    slow, clients = {"name": "tests.toys:Slow", "seconds": 3600.0}, {"timeout_s": 3.0, "retries": 0}
+    with pytest.raises(WorkerLost, match=r"done with nothing in 3 s, 4 times.*raise clients.timeout_s"):
+        play(tmp_path, "cd_ma", problem=slow, clients=clients)
 
 
 def test_a_driver_that_is_killed_leaves_no_process_and_its_run_goes_on(tmp_path: Path) -> None:

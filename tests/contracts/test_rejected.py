@@ -1,5 +1,6 @@
 """Results that cannot be used: the run stops by name, or goes on without them, in both engines and every algorithm."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 
 from clients.fleet import InProcessFleet
 from cluster import summary
+from raysim.algorithms.cd_ma import CDMA, Update
 from raysim.errors import ClientError, Diverged, RoundsFailed
-from raysim.phase import Order
+from raysim.phase import Order, Reply
 from server.rounds import STILL_ROUNDS
 from tests.clients.test_engine import poisoned
 from tests.contracts.table import TABLE, settings
@@ -134,6 +136,39 @@ def test_a_run_that_has_left_out_results_goes_on_to_the_bit(devices: Any, tmp_pa
     # With two of eight clients, some rounds have no other than the bad one.
     made = experiment(QUADRATIC, settings("codasca", S=1), rounds=12, server=policy, devices=devices, **every)
     same_ends(poisoned(made, 3, 1e13), tmp_path, 7)
+
+
+class Constant(Update):
+    """Uploads what does not depend on the client, or nothing at all."""
+
+    def finish(self, sent: Any, carry: Any) -> Reply[Any]:
+        return Reply(sent if self.K == 1 else ())
+
+    def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
+        return mean or state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(CDMA):
+    """CD-MA that stands still."""
+
+    def phases(self, t: int) -> tuple[Update]:
+        return (Constant(self.S, self.K, self.batch, self.eta, self.gamma),)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("K", "max_norm", "valid"), [(1, 1e12, True), (2, 1e12, True), (1, 1e-9, False)])
+def test_an_upload_that_is_the_same_for_all_or_empty_has_a_norm(
+    engine: str, K: int, max_norm: float, valid: bool, tmp_path: Path
+) -> None:
+    algorithm = settings("cd_ma", K=K) | {"name": "tests.contracts.test_rejected:Constants"}
+    policy = REJECT | {"max_norm": max_norm}
+    playing = server(experiment(QUADRATIC, algorithm, server=policy, clients={"engine": engine}), tmp_path)
+    before = playing.point
+    playing.play(0)
+    (row,) = playing.ledger.tables()["rounds"].to_pylist()
+    assert (row["valid"], row["accepted"], row["rejected"]) == ((True, 4, 0) if valid else (False, 0, 4))
+    torch.testing.assert_close(playing.point.x, before.x)
 
 
 def test_a_server_whose_own_step_diverges_says_so(tmp_path: Path) -> None:

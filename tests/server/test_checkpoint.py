@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,3 +233,21 @@ def test_unless_asked_for_they_take_a_fiftieth_of_the_time(tmp_path: Path, monke
     # After 10 rounds; then 10 s are a fiftieth of 500 s, of which they are the first; then 10 rounds are enough; and
     # 2,000 s are never made up for.
     assert playing.job.checkpoints.rounds == [10, 500, 510, 1000]
+
+
+def test_a_checkpoint_that_takes_long_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = experiment(QUADRATIC, settings("cd_ma"), rounds=60, evaluate={"every": 1000})
+    playing = server(made, tmp_path)
+    save, released, begun = playing.job.checkpoints.save, threading.Event(), []
+
+    def slow(*given: Any) -> None:
+        begun.append(given[0].rounds)
+        assert released.wait(60)
+        save(*given)
+
+    monkeypatch.setattr(playing.job.checkpoints, "save", slow)
+    for report in playing.run():
+        if report.round == 55:  # rounds went on, and no second one was begun
+            assert begun == [10]
+            released.set()
+    assert begun[-1] == 60
