@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 import time
 import warnings
 from collections import deque
@@ -329,7 +330,7 @@ def lost(error: RayError) -> RaysimError:
 
 
 def _line(error: RayError) -> str:
-    words = " ".join(str(error).split())
+    words = " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())  # without colours
     return f"{type(error).__name__}: {words if len(words) < 600 else f'{words[:200]} ... {words[-400:]}'}"
 
 

@@ -1,5 +1,6 @@
 """The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
 from clients.ray_fleet import RayFleet
-from raysim.errors import ClientError
+from raysim.errors import ClientError, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
 from tests.contracts.table import TABLE, settings
@@ -140,3 +141,11 @@ def test_generated_images_are_the_same_on_actors(ray_cluster: None, tmp_path: Pa
     assert torch.equal(here.point.x, there.point.x)
     assert reports[0] == reports[1]
     assert reports[0]["test"]["inception_score"] >= 1
+
+
+def test_an_actor_that_cannot_start_is_an_error_at_once_that_says_why(ray_cluster: None, tmp_path: Path) -> None:
+    made = experiment(QUADRATIC, settings("cd_ma"), output={"cache": str(tmp_path / "cache")})
+    engine = made.engine()
+    shutil.rmtree(made.shards.folder)  # as on a node that does not have it
+    with pytest.raises(WorkerLost, match=r"a client actor cannot start: .*train\.arrow.* No such file"):
+        RayFleet.start(engine, ClientsConfig(**SMALL), Placement(1, None))
