@@ -19,6 +19,7 @@ import ray
 import torch
 from numpy.typing import NDArray
 from ray.exceptions import (
+    GetTimeoutError,
     ObjectLostError,
     ObjectStoreFullError,
     OutOfDiskError,
@@ -42,9 +43,11 @@ from raysim.point import Point
 IN_FLIGHT = 2
 # Times that actors may be done with nothing for as long as is put up with.
 HANGS = 4
-# The longest pause before work is given again that failed at once. An actor whose process has died takes work while it
-# is started anew, but on a node that has gone it cannot be reached until Ray has found that out, half a minute later.
-LONGEST_PAUSE_S = 32.0
+# Seconds between attempts to reach an actor whose process has died: it takes calls again once it was started anew, and
+# if its node has gone, Ray may take half a minute to find that out.
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0)
+# Seconds that an actor may take to start, which includes waiting for room on the cluster.
+START_S = 600.0
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
@@ -71,7 +74,7 @@ def unpacked(tree: Any) -> Any:
         return pytree.tree_map(lambda leaf: torch.from_numpy(leaf.array) if isinstance(leaf, Packed) else leaf, tree)
 
 
-@ray.remote(concurrency_groups={"evaluation": 1})  # type: ignore[call-overload]
+@ray.remote(concurrency_groups={"evaluation": 1, "control": 1})  # type: ignore[call-overload]
 class ClientActor:
     """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped.
 
@@ -84,8 +87,9 @@ class ClientActor:
         # With a network of its own: modules are not safe to call from two threads with different weights.
         self._evaluating = replace(engine, problem=copy.deepcopy(engine.problem))
 
+    @ray.method(concurrency_group="control")
     def ready(self) -> None:
-        """Returns once the actor stands."""
+        """Returns once the actor stands, whatever it is doing."""
 
     def run(self, order: Order, blocks: Sequence[Block], *memories: Any) -> Any:
         """The blocks' Partial, followed by each client's memory where the phase remembers."""
@@ -122,14 +126,12 @@ class Task:
         give: gives it to an actor, and returns the refs of its results.
         actor: who has it.
         refs: of the last time that it was given.
-        given_s: when that was.
         hangs: times that its actor was ended since nothing was heard of it.
     """
 
     give: Callable[[Any], list[Any]]
     actor: Any
     refs: list[Any] = field(init=False)
-    given_s: float = field(init=False)
     hangs: int = 0
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ class Task:
 
     def again(self) -> None:
         """Gives it again."""
-        self.refs, self.given_s = self.give(self.actor), time.monotonic()
+        self.refs = self.give(self.actor)
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,8 @@ class RayFleet:
         actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
         fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
         try:
-            for task in [Task(lambda actor: [actor.ready.remote()], actor) for actor in actors]:
-                fleet.result(task)
+            for actor in actors:
+                fleet._reach(actor)
         except BaseException:
             fleet.end()
             raise
@@ -255,16 +257,29 @@ class RayFleet:
             try:
                 return _get(self.ready([task]).refs[0])
             except RayActorError as error:
-                if getattr(error, "actor_init_failed", False):
-                    raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
                 if tries - task.hangs > self.retries:
                     raise WorkerLost(
                         f"work was lost {tries} times, the last time with its process: {_line(error)}"
                     ) from error
-                if time.monotonic() - task.given_s < 1:
-                    time.sleep(min(2.0**tries / 2, LONGEST_PAUSE_S))
+                self._reach(task.actor)
                 task.again()
         raise AssertionError("it counts for ever")
+
+    def _reach(self, actor: Any) -> None:
+        """Waits until an actor takes calls. Raises WorkerLost where it does not."""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return ray.get(actor.ready.remote(), timeout=START_S)  # type: ignore[no-any-return]
+            except (RayActorError, GetTimeoutError) as error:
+                if getattr(error, "actor_init_failed", False):
+                    raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
+                if isinstance(error, GetTimeoutError):
+                    raise WorkerLost(
+                        f"a client actor has not started in {START_S:g} s; look at what the cluster's nodes have free"
+                    ) from error
+                if pause_s is None:
+                    raise WorkerLost(f"a client actor that died cannot be reached: {_line(error)}") from error
+                time.sleep(pause_s)
 
     def ready(self, tasks: Sequence[Task]) -> Task:
         """One of these that is done or has failed. While none is, their actors are ended and started anew now and then.
