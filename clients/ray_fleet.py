@@ -269,7 +269,7 @@ class RayFleet:
         """Waits until an actor takes calls. Raises WorkerLost where it does not."""
         for pause_s in (*PAUSES_S, None):
             try:
-                return ray.get(actor.ready.remote(), timeout=START_S)  # type: ignore[no-any-return]
+                ray.get(actor.ready.remote(), timeout=START_S)
             except (RayActorError, GetTimeoutError) as error:
                 if getattr(error, "actor_init_failed", False):
                     raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
@@ -280,6 +280,8 @@ class RayFleet:
                 if pause_s is None:
                     raise WorkerLost(f"a client actor that died cannot be reached: {_line(error)}") from error
                 time.sleep(pause_s)
+            else:
+                return
 
     def ready(self, tasks: Sequence[Task]) -> Task:
         """One of these that is done or has failed. While none is, their actors are ended and started anew now and then.
