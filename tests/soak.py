@@ -33,6 +33,7 @@ from cluster import Result, load_config, run
 from server.rounds import Progress
 from tests.cluster.store import in_store
 from tests.contracts.table import settings
+from tests.toys_faults import workers
 
 ROLES = ("ClientActor", "ServerActor")
 SERVER_SHARE = 0.05
@@ -51,20 +52,6 @@ def config(rounds: int, folder: Path, **clients: Any) -> dict[str, Any]:
         "clients": clients,
         "output": {"folder": str(folder)},
     }
-
-
-def workers() -> dict[str, list[psutil.Process]]:
-    """This process's own, by role."""
-    found: dict[str, list[psutil.Process]] = {role: [] for role in ROLES}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            title = " ".join(process.cmdline())
-        except psutil.Error:
-            continue  # it has ended
-        for role in ROLES:
-            if title.startswith(f"ray::{role}"):
-                found[role].append(process)
-    return found
 
 
 @dataclass
@@ -90,7 +77,7 @@ class Killer:
     def _kill(self) -> None:
         while not self._over.wait(self.pause_s * self.random.uniform(0.5, 1.5)):
             role = ROLES[self.random.random() < SERVER_SHARE]
-            if there := workers()[role]:
+            if there := workers(role):
                 os.kill(self.random.choice(there).pid, signal.SIGKILL)
                 self.killed[role] += 1
 
@@ -117,7 +104,7 @@ def left_behind(result: Result, open_before: set[str]) -> list[str]:
     deadline = time.monotonic() + 60
     while True:
         gc.collect()
-        found = [f"{len(there)} {role}" for role, there in workers().items() if there]
+        found = [f"{len(there)} {role}" for role in ROLES if (there := workers(role))]
         if used := in_store()["used"]:
             found.append(f"{used} MiB in the object store")
         found += [f"{path} open" for path in sorted(open_files() - open_before)]
@@ -156,10 +143,9 @@ def main() -> None:
 
     def watch(report: Progress) -> None:
         if report.round % max(1, given.rounds // 10) == 0:
-            there = workers()
             say(
                 f"round {report.round}: killed {dict(killer.killed)}; MB: driver {megabytes([psutil.Process()])}, "
-                f"server {megabytes(there['ServerActor'])}, clients {megabytes(there['ClientActor'])}, "
+                f"server {megabytes(workers('ServerActor'))}, clients {megabytes(workers('ClientActor'))}, "
                 f"store {in_store()['used']}"
             )
 

@@ -17,7 +17,7 @@ from raysim.point import Point
 from raysim.problems import Problem, Quadratic
 
 
-def pids(name: str) -> list[int]:
+def workers(name: str) -> list[psutil.Process]:
     """Processes of this name, `ClientActor` or `ServerActor`, of the Ray that this process has started or works for."""
     mine = psutil.Process()
     if " ".join(mine.cmdline()).startswith("ray::"):
@@ -28,8 +28,13 @@ def pids(name: str) -> list[int]:
     for process in mine.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended
             if " ".join(process.cmdline()).startswith(f"ray::{name}"):
-                found.append(process.pid)
-    return sorted(found)
+                found.append(process)
+    return found
+
+
+def pids(name: str) -> list[int]:
+    """Of the workers of this name."""
+    return sorted(process.pid for process in workers(name))
 
 
 def first(marks: str, moment: str) -> bool:
