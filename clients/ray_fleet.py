@@ -18,6 +18,7 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
+from ray import cloudpickle
 from ray.exceptions import (
     GetTimeoutError,
     ObjectLostError,
@@ -27,9 +28,12 @@ from ray.exceptions import (
     RayError,
     RayTaskError,
 )
+from ray.util.metrics import Gauge
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from clients.delivery import Delivery
 from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
@@ -48,9 +52,13 @@ HANGS = 4
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0)
 # Seconds that an actor may take to start, which includes waiting for room on the cluster.
 START_S = 600.0
+# Seconds between two lines about actors that are waited for.
+TELL_S = 30.0
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
+
+WAITING = Gauge("raysim_tasks_waiting", "Tasks of the phase that no client actor has yet.", ("run",))
 
 Made = TypeVar("Made")
 
@@ -79,13 +87,19 @@ class ClientActor:
     """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped.
 
     It evaluates beside its rounds, in another thread.
+
+    Args:
+        engine: pickled, since its shards can only be opened once they are on this node.
+        shards: brings them there.
+        threads: of torch.
     """
 
-    def __init__(self, engine: Engine, threads: int) -> None:
+    def __init__(self, engine: bytes, shards: Delivery, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._engine = engine
+        shards.arrive()
+        self._engine: Engine = cloudpickle.loads(engine)
         # With a network of its own: modules are not safe to call from two threads with different weights.
-        self._evaluating = replace(engine, problem=copy.deepcopy(engine.problem))
+        self._evaluating: Engine = replace(self._engine, problem=copy.deepcopy(self._engine.problem))
 
     @ray.method(concurrency_group="control")
     def ready(self) -> None:
@@ -101,7 +115,8 @@ class ClientActor:
 
     @ray.method(concurrency_group="evaluation")
     def each(self, f: Function, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        return self._evaluating.each(f, unpacked(z), split, start, stop)
+        values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), split, start, stop)
+        return values
 
     @ray.method(concurrency_group="evaluation")
     def total(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Packed:
@@ -178,6 +193,8 @@ class RayFleet:
         timeout_s: how long no actor may be done with anything.
         retries: times that a task is given again to an actor that was started anew, after the one that had it died or
             was ended. Clients keep nothing in actors and draw nothing there: a task gives the same bits each time.
+        run: whose it is, for people.
+        source: of the shards, for actors on other nodes; None where there are none.
     """
 
     actors: Sequence[Any]
@@ -185,21 +202,54 @@ class RayFleet:
     shards: Shards
     timeout_s: float
     retries: int
+    run_name: str
+    source: Any
 
     @classmethod
-    def start(cls, engine: Engine, config: ClientsConfig, placement: Placement) -> "RayFleet":
-        """Starts the actors and waits until they stand. Raises WorkerLost where they do not."""
-        actor = ClientActor.options(  # type: ignore[attr-defined]
-            # Tasks are given again here and not by Ray, which would keep each task, and what it was given, as long as
-            # anything that came of it is kept: a client's memory comes of all its memories before.
-            num_cpus=config.num_cpus, num_gpus=config.num_gpus, max_restarts=-1, max_task_retries=0,
-        )  # fmt: skip
+    def start(
+        cls,
+        engine: Engine,
+        config: ClientsConfig,
+        placement: Placement,
+        run: str,
+        notice: Callable[[str], object] = lambda line: None,
+    ) -> "RayFleet":
+        """Starts the actors and waits until they stand.
+
+        Args:
+            engine: which all of them run.
+            config: what each of them reserves.
+            placement: how many there are, and where.
+            run: no two runs of one connection to Ray that go on at a time have the same.
+            notice: is told what is waited for.
+
+        Raises WorkerLost where they do not stand.
+        """
+        here = ray.get_runtime_context().get_node_id()
+        # As long as this process lives, so does its node, and an actor that was put there is started anew there.
+        alone = set(placement.nodes) <= {here}
+        delivery, source = Delivery(engine.shards.folder), None
+        if not alone:
+            delivery, source = Delivery.of(engine.shards.folder, here, f"{run}:shards")
         # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
-        actors = [actor.remote(engine, config.threads) for _ in range(placement.actors)]
-        fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries)
+        given = (cloudpickle.dumps(engine), delivery, config.threads)
+        actors = [
+            ClientActor.options(  # type: ignore[attr-defined]
+                name=f"{run}:client-{i}",
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT",
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                resources=config.resources,
+                max_restarts=-1,
+                # Tasks are given again here and not by Ray, which would keep each task, and what it was given, as long
+                # as anything that came of it is kept: a client's memory comes of all its memories before.
+                max_task_retries=0,
+            ).remote(*given)
+            for i, node in enumerate(placement.nodes or [""] * placement.actors)
+        ]
+        fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries, run, source)
         try:
-            for actor in actors:
-                fleet._reach(actor)
+            fleet._await(notice)
         except BaseException:
             fleet.end()
             raise
@@ -209,6 +259,8 @@ class RayFleet:
         """Ends the actors, which in a connection that outlives the run would stay."""
         for actor in self.actors:
             ray.kill(actor)
+        if self.source is not None:
+            ray.kill(self.source)
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
         shared = ray.put(replace(order, message=packed(order.message)))
@@ -265,11 +317,27 @@ class RayFleet:
                 task.again()
         raise AssertionError("it counts for ever")
 
-    def _reach(self, actor: Any) -> None:
+    def _await(self, notice: Callable[[str], object]) -> None:
+        """Waits until all actors take calls. Raises WorkerLost where one does not."""
+        starting = [actor.ready.remote() for actor in self.actors]
+        latest = time.monotonic() + START_S
+        while starting and time.monotonic() < latest:
+            _, starting = ray.wait(starting, num_returns=len(starting), timeout=TELL_S)
+            if starting:
+                free = ray.available_resources()
+                amounts = ", ".join(f"{free.get(unit, 0):g} {unit}" for unit in ("CPU", "GPU"))
+                notice(
+                    f"waiting for {len(starting)} of {len(self.actors)} client actors to start; the cluster has "
+                    f"{amounts} free"
+                )
+        for actor in self.actors:
+            self._reach(actor, max(1.0, latest - time.monotonic()))
+
+    def _reach(self, actor: Any, within_s: float = START_S) -> None:
         """Waits until an actor takes calls. Raises WorkerLost where it does not."""
         for pause_s in (*PAUSES_S, None):
             try:
-                ray.get(actor.ready.remote(), timeout=START_S)
+                ray.get(actor.ready.remote(), timeout=within_s)
             except (RayActorError, GetTimeoutError) as error:
                 if getattr(error, "actor_init_failed", False):
                     raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
@@ -326,6 +394,7 @@ class RayFleet:
         done: dict[int, Task] = {}
         for turn in range(len(calls)):
             while turn not in done:
+                WAITING.set(len(waiting), {"run": self.run_name})
                 while free and waiting:
                     i, call = waiting.popleft()
                     running[Task(call, free.popleft())] = i
@@ -333,6 +402,7 @@ class RayFleet:
                 done[running.pop(ready)] = ready
                 free.append(ready.actor)
             yield done.pop(turn)
+        WAITING.set(0, {"run": self.run_name})
 
 
 def lost(error: RayError) -> RaysimError:

@@ -36,7 +36,7 @@ def _placed(experiment: Experiment) -> str:
         return "none, all clients in this process"
     if not connect.starts_here(config.ray.address):
         return f"decided by what the cluster at {connect.target(config.ray.address)} has"
-    has = connect.machine()
-    placement = experiment.placement(has)
-    memory = f"{size(placement.memory_bytes)} of memory wanted, {size(has.memory_bytes)} available"
+    machine = connect.machine()
+    placement = experiment.placement([machine])
+    memory = f"{size(placement.memory_bytes)} of memory wanted, {size(machine.memory_bytes)} available"
     return f"{placement.words}: {memory}"

@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 
 from cluster import check as checks
-from cluster import plots
+from cluster import jobs, plots
 from cluster import summary as summaries
 from cluster import survey as surveys
 from cluster.config import load_config
 from cluster.experiment import Experiment
 from cluster.presets import PRESETS
-from cluster.progress import Watcher, number
+from cluster.progress import Watcher, number, size
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
 from raysim.algorithms import ALGORITHMS
@@ -135,6 +135,68 @@ def plot(
     """Draw several finished runs in one figure."""
     plots.compare(runs, metric, split, out)
     console.print(f"wrote {out}")
+
+
+Address = Annotated[
+    str | None, typer.Option(help=f"Of the cluster's job server; RAY_API_SERVER_ADDRESS, or {jobs.ADDRESS}.")
+]
+
+
+@app.command()
+def submit(
+    config: Annotated[Path | None, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")] = None,
+    override: Overrides = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with this run of the cluster instead.", metavar="RUN")
+    ] = None,
+    address: Address = None,
+    storage: Annotated[
+        str | None, typer.Option(help="A folder of the cluster, for what the configuration has relative paths for.")
+    ] = None,
+    include: Annotated[
+        list[Path] | None, typer.Option(help="A file or folder that your modules need as well; repeatable.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the job to its end.")] = True,
+) -> None:
+    """Run an experiment as a job of a Ray cluster. Ctrl-C leaves the job running."""
+    if (config is None) == (resume is None):
+        raise ConfigError("", "give either a configuration, or --resume with the folder of a run")
+    if config is not None:
+        made = jobs.parcel(load_config(config, override or []), storage, include or [])
+    else:
+        made = jobs.parcel_to_resume(str(resume), override or [], include or [])
+    with made as parcel:
+        n_files, n_bytes = parcel.sizes
+        console.print(f"sending {n_files} files, {size(n_bytes)}")
+        job = jobs.submit(parcel, address)
+        console.print(f"job {job}, results in {parcel.output} on the cluster")
+    if not wait:
+        return
+    try:
+        ended = jobs.follow(job, address, lambda text: print(text, end="", flush=True))  # noqa: T201
+    except KeyboardInterrupt:
+        console.print(f"\nthe job goes on; end it with: raysim stop {job}")
+        raise typer.Exit(130) from None
+    console.print(jobs.line(ended))
+    if ended.status is not jobs.JobStatus.SUCCEEDED:
+        raise typer.Exit(143 if ended.status is jobs.JobStatus.STOPPED else 1)
+
+
+@app.command("jobs")
+def jobs_(address: Address = None) -> None:
+    """Show the experiments that were sent to a cluster, the latest first."""
+    for job in jobs.listed(address):
+        console.print(jobs.line(job))
+
+
+@app.command()
+def stop(
+    job: Annotated[str, typer.Argument(help="As `raysim jobs` shows it.", metavar="JOB")],
+    address: Address = None,
+    wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = True,
+) -> None:
+    """Have a job end after the round that it plays, with a checkpoint. `raysim submit --resume` goes on with it."""
+    console.print(jobs.line(jobs.stop(job, address, wait)))
 
 
 @contextlib.contextmanager

@@ -79,11 +79,14 @@ class RayConfig(BaseModel):
     Attributes:
         address: of a running cluster ("auto" finds the one on this machine). Without it RAY_ADDRESS counts, as under
             `ray job submit`; without that, Ray is started here for this run.
+        wait_s: how long a run waits for nodes that it needs and the cluster does not have yet; an autoscaler is asked
+            for them. 0 refuses at once.
     """
 
     model_config = STRICT
 
     address: str | None = None
+    wait_s: Annotated[float, Field(ge=0)] = 0.0
 
 
 class OutputConfig(BaseModel):
@@ -91,13 +94,17 @@ class OutputConfig(BaseModel):
 
     Attributes:
         folder: where run folders are made.
-        cache: where shard files are kept; None is the user's cache folder, or RAYSIM_CACHE.
+        cache: where shard files are kept, on every node of a cluster the same path; None is the user's cache folder, or
+            RAYSIM_CACHE.
+        loggers: who else is told of every round and evaluation: `tensorboard` writes into the run folder, `mlflow` to
+            MLFLOW_TRACKING_URI. Each has a package of its own to be installed.
     """
 
     model_config = STRICT
 
     folder: str = "runs"
     cache: str | None = None
+    loggers: tuple[Literal["tensorboard", "mlflow"], ...] = ()
 
 
 class Config(BaseModel):
@@ -148,6 +155,17 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         _override(tree, override)
     config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
     return config
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of a tree of mappings by their dotted keys."""
+    if not isinstance(tree, Mapping):
+        return {path: tree}
+    return {
+        place: value
+        for key, inner in tree.items()
+        for place, value in flat(inner, f"{path}.{key}" if path else str(key)).items()
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,24 +3,34 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import ray
 import torch
+from ray.autoscaler.sdk import request_resources
 
-from clients.placement import Resources
+from clients.placement import Node, Placement
+from raysim.errors import PlacementError
+
+# Seconds between two looks at whether nodes that are waited for have come.
+LOOK_S = 2.0
+
+Place = Callable[[Sequence[Node]], Placement]
 
 
-def machine() -> Resources:
+def machine() -> Node:
     """What this machine has for actors, by its own account. A container's memory limit counts."""
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         free = min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Resources(cpus, torch.cuda.device_count(), free)
+    return Node(cpus, torch.cuda.device_count(), free)
 
 
 def starts_here(address: str | None) -> bool:
@@ -36,28 +46,76 @@ def target(address: str | None) -> str:
 
 
 @contextlib.contextmanager
-def session(address: str | None) -> Iterator[Resources]:
-    """A connection to Ray for as long as the context lasts, and what the cluster has for us.
+def session(address: str | None) -> Iterator[None]:
+    """A connection to Ray for as long as the context lasts.
 
     An existing connection of this process is used and left as it is. A cluster started here is stopped on the way out;
     one that was joined is not. To a running cluster nothing is passed that only its starter may set.
     """
     if ray.is_initialized():
-        yield _cluster()
+        yield
         return
     # Ray's own notice about GPUs on machines that have none, and its usage reports, are not this run's business.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     dashboard = False if starts_here(address) else None
+    heard = signal.getsignal(signal.SIGTERM)
     ray.init(address=target(address), include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    if callable(heard) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, heard)  # Ray has put its own in the place of it
     try:
-        yield _cluster()
+        yield
     finally:
         ray.shutdown()
 
 
-def _cluster() -> Resources:
-    has = ray.cluster_resources()
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    stores = tuple(int(node["object_store_memory"]) for node in nodes if "object_store_memory" in node)
-    return Resources(has.get("CPU", 0.0), has.get("GPU", 0.0), int(has.get("memory", 0)), stores)
+def nodes() -> tuple[Node, ...]:
+    """Those of the cluster, by its own account."""
+    return tuple(_node(found["NodeID"], found["Resources"]) for found in ray.nodes() if found["Alive"])
+
+
+def placed(place: Place, bundle: Mapping[str, float], wait_s: float, notice: Callable[[str], object]) -> Placement:
+    """The placement of client actors on the cluster, once it has room for them.
+
+    Args:
+        place: them on nodes that there are; raises PlacementError.
+        bundle: what one of them reserves, for which an autoscaler is asked.
+        wait_s: how long to wait for nodes that are missing.
+        notice: is told what is awaited.
+
+    Raises PlacementError where there is no room in time.
+    """
+    begun, asked, seen = time.monotonic(), False, 0
+    try:
+        while True:
+            there = nodes()
+            try:
+                return place(there)
+            except PlacementError as error:
+                waited_s = time.monotonic() - begun
+                if waited_s >= wait_s:
+                    waited = f" (waited {waited_s:.0f} s for nodes, ray.wait_s)" if wait_s else ""
+                    raise PlacementError(f"{error}{waited}") from None
+                if not asked and error.actors:
+                    request_resources(bundles=[dict(bundle)] * error.actors)
+                    asked = True
+                if len(there) != seen:
+                    notice(f"waiting up to {wait_s - waited_s:.0f} s for nodes ({len(there)} there): {error}")
+                    seen = len(there)
+            time.sleep(LOOK_S)
+    finally:
+        if asked:
+            request_resources(bundles=[])  # what was reserved by then keeps its nodes
+
+
+def _node(name: str, resources: Mapping[str, float]) -> Node:
+    known = {"CPU", "GPU", "memory", "object_store_memory"}
+    store = resources.get("object_store_memory")
+    return Node(
+        resources.get("CPU", 0.0),
+        resources.get("GPU", 0.0),
+        int(resources.get("memory", 0)),
+        None if store is None else int(store),
+        {unit: amount for unit, amount in resources.items() if unit not in known},
+        name,
+    )

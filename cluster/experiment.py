@@ -1,7 +1,7 @@
 """A configuration made real: data, problem, algorithm and plan, everything that can be refused before Ray starts."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from torch.utils import _pytree as pytree
 
 from clients.engine import Engine, LoopEngine
-from clients.placement import Placement, Resources, Sizes, fits_store, place
+from clients.placement import Node, Placement, Sizes, fits_store, place
 from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
@@ -78,12 +78,7 @@ class Experiment:
     @classmethod
     def build(cls, config: Config) -> "Experiment":
         """Builds the data (or finds it in the cache) and the rest. Raises ConfigError or DataError."""
-        ALGORITHMS.settings(config.algorithm.name, config.algorithm.settings)
-        PROBLEMS.settings(config.problem.name, config.problem.settings)
-        if config.model is not None:
-            MODELS.settings(config.model.name, config.model.settings)
-        elif PROBLEMS.takes(config.problem.name, "network"):
-            raise ConfigError("model", f"the problem {config.problem.name!r} needs a network; name one here")
+        require_known(config)
         source = _made(SOURCES, config.data, "data")
         partitioner = _made(PARTITIONERS, config.partition, "partition")
         shards = Shards.open(build(source, partitioner, config.seed, cache_folder(config)))
@@ -137,13 +132,13 @@ class Experiment:
         """Clients that compute at a time, at most."""
         return max(p.cohort.S for p in self.algorithm.phases(0) if isinstance(p.cohort, Uniform))
 
-    def placement(self, has: Resources) -> Placement:
+    def placement(self, nodes: Sequence[Node]) -> Placement:
         """Of the client actors. Raises PlacementError where they do not fit into what there is."""
-        return place(self.config.clients, self.shards.n_clients, self.largest_cohort, has)
+        return place(self.config.clients, self.shards.n_clients, self.largest_cohort, nodes)
 
-    def stored(self, placement: Placement, has: Resources) -> str | None:
+    def stored(self, placement: Placement, nodes: Sequence[Node]) -> str | None:
         """What is to be known of Ray's object store, if anything. Raises PlacementError where it is too small."""
-        return fits_store(placement, self.sizes, len(self.planner.population), self.largest_cohort, has)
+        return fits_store(placement, self.sizes, len(self.planner.population), self.largest_cohort, nodes)
 
     @property
     def sizes(self) -> Sizes:
@@ -281,6 +276,21 @@ class Experiment:
         if self.label_score_N is not None:
             found["label"] = Grouping.by_label(self.label_score_N)
         return found
+
+
+def require_known(config: Config) -> None:
+    """Raises ConfigError where a section names nothing that there is, or has settings that it does not take."""
+    ALGORITHMS.settings(config.algorithm.name, config.algorithm.settings)
+    PROBLEMS.settings(config.problem.name, config.problem.settings)
+    if config.model is not None:
+        MODELS.settings(config.model.name, config.model.settings)
+    elif PROBLEMS.takes(config.problem.name, "network"):
+        raise ConfigError("model", f"the problem {config.problem.name!r} needs a network; name one here")
+    SOURCES.settings(config.data.name, config.data.settings, "data")
+    PARTITIONERS.settings(config.partition.name, config.partition.settings, "partition")
+    if config.devices is not None:
+        choice = config.devices.availability
+        AVAILABILITY.settings(choice.name, choice.settings, "devices.availability")
 
 
 def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:

@@ -12,7 +12,10 @@ from cluster import yaml12
 from raysim.errors import ConfigError
 from raysim.output import write_whole
 
-_PACKAGES = ("raysim", "ray", "torch", "torchvision", "numpy", "pyarrow", "scikit-learn")
+# Beside the packages of a raysim that was sent as a job: what it was.
+ORIGIN = "origin.json"
+
+_PACKAGES = ("ray", "torch", "torchvision", "numpy", "pyarrow", "scikit-learn")
 
 
 def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
@@ -38,12 +41,22 @@ def write_config(folder: Path, resolved: dict[str, Any]) -> None:
     write_whole(folder / "config.yaml", yaml12.dump(resolved).encode(), durable=True)
 
 
+def origin() -> dict[str, str | None]:
+    """The version of the raysim that runs, and its commit as in environment.json; of one sent as a job, what it was."""
+    noted = Path(__file__).parent.parent / ORIGIN
+    if noted.is_file():
+        found: dict[str, str | None] = json.loads(noted.read_text())
+        return found
+    return {"raysim": version("raysim"), "commit": _commit()}
+
+
 def _environment() -> dict[str, Any]:
+    raysim = origin()
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": raysim["commit"],
         "python": platform.python_version(),
-        "packages": {package: version(package) for package in _PACKAGES},
+        "packages": {"raysim": raysim["raysim"]} | {package: version(package) for package in _PACKAGES},
         "platform": platform.platform(),
     }
 

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
 from clients.ray_fleet import RayFleet, lost, original
-from cluster import connect, folder, plots, summary
-from cluster.config import Config, load_config
+from cluster import connect, folder, observers, plots, summary
+from cluster.config import Config, flat, load_config
 from cluster.experiment import Experiment
 from raysim.errors import CheckpointError, ConfigError, ResultLost, Stopped, WorkerLost
 from server.actor import ServerActor
@@ -145,7 +146,7 @@ def resume(
 def _fitting(experiment: Experiment) -> Experiment:
     """It, if it fits on the machine, where Ray is to be started here."""
     if experiment.config.clients.fleet == "ray" and connect.starts_here(experiment.config.ray.address):
-        experiment.placement(connect.machine())  # what cannot fit is refused before Ray starts
+        experiment.placement([connect.machine()])  # what cannot fit is refused before Ray starts
     return experiment
 
 
@@ -161,20 +162,22 @@ def _played(
     if started:
         started(experiment, where)
     stop = stop or threading.Event()
-    if experiment.config.clients.fleet == "ray":
-        played = _over_ray(experiment, where, resume_from, notice, stop)
-    else:
-        played = _in_process(experiment, where, resume_from, stop)
-    done = 0
-    with contextlib.closing(played) as progress:
-        for report in progress:
-            done = report.round
-            if watch:
-                watch(report)
-    if done < experiment.config.rounds:
-        raise Stopped(
-            f"stopped after {done} of {experiment.config.rounds} rounds; go on with: raysim run --resume {where}"
-        )
+    done = resume_from or 0
+    with observers.observed(experiment, where, done, notice) as observed:
+        if experiment.config.clients.fleet == "ray":
+            played = _over_ray(experiment, where, resume_from, observed.notice, stop)
+        else:
+            played = _in_process(experiment, where, resume_from, stop)
+        with contextlib.closing(played) as progress:
+            for report in progress:
+                done = report.round
+                observed(report)
+                if watch:
+                    watch(report)
+        if done < experiment.config.rounds:
+            raise Stopped(
+                f"stopped after {done} of {experiment.config.rounds} rounds; go on with: raysim run --resume {where}"
+            )
     summary.write(where, experiment)
     plots.draw(where, experiment.problem.headline)
     return Result(where, experiment.problem.headline)
@@ -184,7 +187,7 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises CheckpointError naming the keys in which two configurations differ, but for those that may."""
     # The same rows in the hands of the same clients, however they were come by: files may have been moved or copied.
     may = (*FREE, "data", "partition") if before["shards"] == now["shards"] else FREE
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     differ = [
         f"{key} was {old.get(key)!r} and is {new.get(key)!r}"
         for key in sorted(old.keys() | new.keys())
@@ -192,16 +195,6 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     ]
     if differ:
         raise CheckpointError(f"the checkpoint is of another run: {'; '.join(differ)}")
-
-
-def _flat(tree: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(tree, Mapping):
-        return {path: tree}
-    return {
-        place: value
-        for key, inner in tree.items()
-        for place, value in _flat(inner, f"{path}.{key}" if path else str(key)).items()
-    }
 
 
 @contextlib.contextmanager
@@ -244,16 +237,20 @@ def _over_ray(
 ) -> Generator[Progress, None, None]:
     """Over Ray, which runs a task again if its client actor dies. If the server does, it goes on from a checkpoint."""
     config, job = experiment.config, experiment.job(where)
-    reached, losses = -1, 0
-    with connect.session(config.ray.address) as has:
-        placement = experiment.placement(has)
+    reached, losses, starts = -1, 0, 0
+    with connect.session(config.ray.address):
+        placement = connect.placed(experiment.placement, config.clients.bundle, config.ray.wait_s, notice)
         notice(f"client actors: {placement.words}")
-        if stored := experiment.stored(placement, has):
+        if stored := experiment.stored(placement, connect.nodes()):
             notice(stored)
-        fleet = RayFleet.start(experiment.engine(), config.clients, placement)
+        fleet = RayFleet.start(experiment.engine(), config.clients, placement, where.name, notice)
+        # What the server writes, it writes on this node, which need share no storage with the others.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         try:
             while True:
-                server = ServerActor.remote(job, fleet, resume_from)  # type: ignore[attr-defined]
+                server = ServerActor.options(  # type: ignore[attr-defined]
+                    name=f"{where.name}:server-{starts}", scheduling_strategy=here
+                ).remote(job, fleet, resume_from)
                 try:
                     with _heard(stop, server.stop.remote):
                         for ref in server.run.options(num_returns="streaming").remote():
@@ -270,9 +267,10 @@ def _over_ray(
                     loss = WorkerLost(f"the server ended {losses + 1} times; the last time {lost(error)}")
                 finally:
                     ray.kill(server)
-                losses += 1
+                starts, losses = starts + 1, losses + 1
                 if losses > config.clients.retries:
                     raise loss from None
                 resume_from = job.checkpoints.latest()
+                notice(f"{loss}; going on after {resume_from or 0} rounds")
         finally:
             fleet.end()

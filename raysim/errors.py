@@ -37,7 +37,15 @@ class DataError(RaysimError):
 
 
 class PlacementError(RaysimError):
-    """More was asked of the machine or cluster than it has; the message shows the arithmetic."""
+    """More was asked of the machine or cluster than it has; the message shows the arithmetic.
+
+    Attributes:
+        actors: how many were to be placed; 0 where more machines would not help.
+    """
+
+    def __init__(self, message: str, actors: int = 0) -> None:
+        super().__init__(message)
+        self.actors = actors
 
 
 class ClientError(RaysimError):
@@ -91,6 +99,10 @@ class ResultLost(RaysimError):
 
 class StoreFull(RaysimError):
     """Ray's object store is full, and so is the disk that it would put the rest on."""
+
+
+class JobError(RaysimError):
+    """A job that cannot be sent to a cluster, or whose job server cannot be reached or knows of no such job."""
 
 
 class Stopped(RaysimError):

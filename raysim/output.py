@@ -1,7 +1,10 @@
 """Files that appear at once and complete, or not at all."""
 
+import contextlib
 import os
+import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from raysim.errors import OutputError
@@ -33,6 +36,28 @@ def write_whole(path: Path, data: bytes, durable: bool = False) -> None:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write {path} ({error.strerror}); free space or choose another folder") from error
+
+
+@contextlib.contextmanager
+def folder_whole(folder: Path) -> Iterator[Path]:
+    """A folder to write files into, which appears as `folder` after the block, complete, or not at all.
+
+    Of several processes that make the same one wins, whose folder is as good as the others'. Raises OSError.
+    """
+    unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        sync_folder(unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        else:
+            sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # it is still there only if it has not appeared
 
 
 def sync_folder(folder: Path) -> None:

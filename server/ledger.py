@@ -35,6 +35,10 @@ ROUNDS = pa.schema(
         pa.field("bytes_down", pa.int64()),  # server to all invited clients together
         pa.field("bytes_up", pa.int64()),
         pa.field("wall_s", pa.float64()),  # of this machine, not of the devices
+        pa.field("plan_s", pa.float64()),  # of wall_s, until cohort and minibatches were drawn
+        pa.field(
+            "clients_s", pa.float64()
+        ),  # of wall_s, until the clients' sums were added up; the server has the rest
         # Mean rounds since the accepted were last accepted in a phase of that name, over those that were before.
         pa.field("age_rounds", pa.float64()),
         pa.field("gini", pa.float64()),  # of participation so far, over clients that have rows, all phases together
@@ -86,6 +90,19 @@ METRICS = pa.schema(
 
 Row = dict[str, Any]
 
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of this machine that a phase took, as the columns of ROUNDS have them."""
+
+    wall_s: float
+    plan_s: float
+    clients_s: float
+
+
+# Columns that differ from run to run, however much else is the same.
+TIMES = ("wall_s", "plan_s", "clients_s")
+
 # Of the columns of ROUNDS, those whose sums over all phases the ledger keeps.
 _SUMS = ("bytes_down", "bytes_up", "wall_s")
 
@@ -134,8 +151,8 @@ class Ledger:
     def __post_init__(self) -> None:
         self._tally = Tally(self.rows_N > 0)
 
-    def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, wall_s: float) -> None:
-        """Books one phase; `blocks` is the work that was done, none if too few devices were accepted.
+    def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, spent: Spent) -> Row:
+        """Books one phase and returns its row; `blocks` is the work that was done, none if too few were accepted.
 
         Participation is that work, also of a round that is undone later.
         """
@@ -154,7 +171,9 @@ class Ledger:
             "rows": sum(int(rows_C.sum()) for rows_C in drawn),
             "bytes_down": outcome.bytes_down,
             "bytes_up": outcome.bytes_up,
-            "wall_s": wall_s,
+            "wall_s": spent.wall_s,
+            "plan_s": spent.plan_s,
+            "clients_s": spent.clients_s,
             "age_rounds": age_rounds,
             "gini": self._tally.gini,
             **{f"accepted_by_{name}": grouping.counts(outcome.accepted) for name, grouping in self.groupings.items()},
@@ -165,7 +184,8 @@ class Ledger:
         self._rounds.pending.append(row)
         self.bytes_down += outcome.bytes_down
         self.bytes_up += outcome.bytes_up
-        self.wall_s += wall_s
+        self.wall_s += spent.wall_s
+        return row
 
     def undone(self, t: int) -> None:
         """Books the costs of the last round, which was undone, as wasted, those of its valid phases too."""

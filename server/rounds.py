@@ -26,7 +26,7 @@ from server.checkpoint import Checkpoints, Standing
 from server.dispatch import Dispatcher, Outcome
 from server.evaluation import Metrics, curves_of, evaluate
 from server.exhibits import save_curves, save_pictures
-from server.ledger import Ledger
+from server.ledger import Ledger, Row, Spent
 from server.participation import Grouping
 from server.plan import Planner
 
@@ -77,6 +77,7 @@ class Progress:
     """What a watcher is told after each round: rounds done, the latest metrics, totals so far, and what is wrong.
 
     Attributes:
+        phases: of the round, as rows of rounds.parquet without what was not booked; none before the first.
         warnings: what has come up since the last report; of the same several times in a row, the first.
     """
 
@@ -88,6 +89,7 @@ class Progress:
     bytes_up: int
     sim_s: float | None
     warnings: tuple[str, ...] = ()
+    phases: tuple[Row, ...] = ()
 
 
 @dataclass
@@ -117,6 +119,7 @@ class Server:
     _trouble: str | None = None  # that the last evaluation found
     _notices: list[str] = field(default_factory=list)  # for the next report
     _rejected: bool = False  # whether results ever were
+    _phases: tuple[Row, ...] = ()  # of the last round
     _still: int = 0  # rounds in a row that have left the point as it was
 
     def __post_init__(self) -> None:
@@ -187,10 +190,11 @@ class Server:
     def play(self, t: int) -> None:
         """Round t, phase by phase. A phase without enough results undoes the round; its costs stay booked."""
         state, memory, point = self.state, dict(self.memory), self.point
-        exchange = None
+        exchange, self._phases = None, ()
         for phase in self.job.algorithm.phases(t):
             with noted(f"in round {t}, phase {phase.name!r}, on the server"):
                 exchange = self._exchange(t, phase, exchange)
+            self._phases += (exchange.row,)
             if not exchange.outcome.valid:
                 self.state, self.memory = state, memory
                 self.ledger.undone(t)
@@ -224,18 +228,21 @@ class Server:
         blocks: list[Block] = []
         if outcome.valid:
             blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
+        planned = time.perf_counter()
+        if outcome.valid:
             total, kept = self.fleet.run(Order(t, phase, message), blocks, self.memory)
             _require_booked(phase, t, total.bytes_up, traffic.up * len(outcome.accepted))
             if total.rejected:
                 outcome = outcome.without(total.rejected)
                 kept = {client: memory for client, memory in kept.items() if client not in total.rejected}
                 self._tell_of_rejected(phase, outcome)
+        summed = time.perf_counter()
         if outcome.valid:
             self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
             self._changed |= kept.keys()
-        self.ledger.phase(t, phase.name, blocks, outcome, time.perf_counter() - started)
-        return _Exchange(message, outcome)
+        spent = Spent(time.perf_counter() - started, planned - started, summed - planned)
+        return _Exchange(message, outcome, self.ledger.phase(t, phase.name, blocks, outcome, spent))
 
     def _tell_of_rejected(self, phase: Phase[Any, Any, Any, Any], outcome: Outcome) -> None:
         if not self._rejected:
@@ -315,7 +322,9 @@ class Server:
         ledger = self.ledger
         sim_s = self.job.dispatcher.now_s(self.clock)
         warnings, self._notices = tuple(self._notices), []
-        return Progress(done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s, warnings)
+        return Progress(
+            done, self.job.rounds, metrics, evaluated, ledger.bytes_down, ledger.bytes_up, sim_s, warnings, self._phases
+        )
 
     def _save(self) -> None:
         """Writes curves of the final point, and model.pt for torch.load(..., weights_only=True): its parts by name."""
@@ -362,3 +371,4 @@ class _Exchange:
 
     message: Any
     outcome: Outcome
+    row: Row

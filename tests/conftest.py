@@ -11,6 +11,12 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start Ray come first: they are the long ones, and of two workers none is to be left with them."""
+    slow = {item.path for item in items if item.get_closest_marker("ray")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing is read from or left in the user's own cache."""

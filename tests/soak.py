@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import ray
-import torch
 
 from cluster import Result, load_config, run
 from server.rounds import Progress
 from tests.cluster.store import in_store
 from tests.contracts.table import settings
+from tests.same import differences
 from tests.toys_faults import workers
 
 ROLES = ("ClientActor", "ServerActor")
@@ -80,18 +79,6 @@ class Killer:
             if there := workers(role):
                 os.kill(self.random.choice(there).pid, signal.SIGKILL)
                 self.killed[role] += 1
-
-
-def differences(a: Result, b: Result) -> list[str]:
-    """What of two runs is not the same to the bit."""
-    found = [name for name in a.model if not torch.equal(a.model[name], b.model[name])]
-    for table in ("rounds", "participation", "metrics"):
-        one, other = (pq.read_table(result.folder / f"{table}.parquet").to_pylist() for result in (a, b))
-        for row in (*one, *other):
-            row.pop("wall_s", None)
-        if one != other:
-            found.append(f"{table}.parquet")
-    return found
 
 
 def open_files() -> set[str]:
@@ -158,7 +145,7 @@ def main() -> None:
             # Actors may well be killed as they start, ten times in a row.
             clients = {"actors": 2, "num_cpus": 0.5, "retries": 50}
             disturbed = run(load_config(config(given.rounds, Path(folder) / "b", **clients)), watch=watch)
-        wrong = differences(undisturbed, disturbed)
+        wrong = differences(undisturbed.folder, disturbed.folder)
         left = left_behind(disturbed, open_before)
     say(f"killed {dict(killer.killed)} in {given.rounds} rounds")
     say(f"not the same: {', '.join(wrong) or 'nothing'}; left behind: {', '.join(left) or 'nothing'}")

@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "server": {"raysim", "server"},
     "cluster": {"raysim", "clients", "server", "cluster"},
 }
-MAY_IMPORT_RAY = {"clients/ray_fleet.py", "server/actor.py"}
+MAY_IMPORT_RAY = {"clients/ray_fleet.py", "clients/delivery.py", "server/actor.py"}
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 

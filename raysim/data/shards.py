@@ -11,8 +11,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from numpy.typing import NDArray
 from raysim.data.partition import Partitioner
 from raysim.data.table import Source, Splits, Table
 from raysim.errors import ConfigError, DataError
-from raysim.output import sync_folder
+from raysim.output import folder_whole
 
 FORMAT = 2  # raised with every change of the files or of what the same settings put into them
 _META = b"raysim"
@@ -68,20 +66,15 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
         "add": splits.add,
         "content": _content(splits, train, offsets_N1),
     }
-    unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
-        unfinished.mkdir(parents=True)
-        _write(unfinished / "train.arrow", _columns(train), meta)
-        _write(unfinished / "test.arrow", _columns(splits.test), meta)
-        _write(unfinished / "offsets.arrow", {"offset": pa.array(offsets_N1)}, meta)
-        sync_folder(unfinished)
-        _publish(unfinished, folder)
+        with folder_whole(folder) as unfinished:
+            _write(unfinished / "train.arrow", _columns(train), meta)
+            _write(unfinished / "test.arrow", _columns(splits.test), meta)
+            _write(unfinished / "offsets.arrow", {"offset": pa.array(offsets_N1)}, meta)
     except OSError as error:
         raise DataError(
             f"cannot write the data cache {folder.parent}: {error}; free space or choose another"
         ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)  # it is still there only if it was not published
     return folder
 
 
@@ -248,17 +241,6 @@ def _write(path: Path, columns: dict[str, pa.Array], meta: dict[str, Any]) -> No
             writer.write_batch(batch)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _publish(unfinished: Path, folder: Path) -> None:
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-        # Another process built the same in the meantime, and its folder is as good.
-    else:
-        sync_folder(folder.parent)
 
 
 def _read(path: Path, take: Callable[[pa.RecordBatch, dict[str, Any]], Any]) -> tuple[Any, dict[str, Any]]:

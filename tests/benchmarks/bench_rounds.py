@@ -169,7 +169,7 @@ def write_task(path: Path, made: Experiment, model: str, rounds: int) -> None:
 @contextmanager
 def actors(made: Experiment, n: int) -> Iterator[RayFleet]:
     """A pool of n."""
-    fleet = RayFleet.start(made.engine(), ClientsConfig(), Placement(n, None))
+    fleet = RayFleet.start(made.engine(), ClientsConfig(), Placement(n, None), "benchmark")
     try:
         yield fleet
     finally:

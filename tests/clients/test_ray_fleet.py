@@ -1,5 +1,6 @@
 """The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,10 +25,11 @@ pytestmark = pytest.mark.ray
 SMALL = {"num_cpus": 0.1}
 PARTITION = {"name": "by_label", "clients": 6}
 N_CLIENTS = 6
+RUNS = itertools.count()
 
 
 def started(made: Any, placement: Placement) -> RayFleet:
-    return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement)
+    return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement, f"test-{next(RUNS)}")
 
 
 @pytest.fixture(scope="module")
@@ -147,5 +149,5 @@ def test_an_actor_that_cannot_start_is_an_error_at_once_that_says_why(ray_cluste
     made = experiment(QUADRATIC, settings("cd_ma"), output={"cache": str(tmp_path / "cache")})
     engine = made.engine()
     shutil.rmtree(made.shards.folder)  # as on a node that does not have it
-    with pytest.raises(WorkerLost, match=r"a client actor cannot start: .*train\.arrow.* No such file"):
-        RayFleet.start(engine, ClientsConfig(**SMALL), Placement(1, None))
+    with pytest.raises(WorkerLost, match=r"a client actor cannot start: .*DataError: there is no "):
+        RayFleet.start(engine, ClientsConfig(**SMALL), Placement(1, None), "test")

@@ -8,18 +8,15 @@ process, and `cluster-*` in FOLDER.
 
 import logging
 import os
-import signal
 import sys
 from typing import Any
 
-import psutil
 import ray
 from ray.cluster_utils import Cluster
 
 from cluster import load_config, run
 from server.rounds import Progress
 from tests.contracts.table import settings
-from tests.toys_faults import pids
 
 # Memories and sums of 500 kB and more, which lie in the store of the node that made them.
 BASE: dict[str, Any] = {
@@ -34,13 +31,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def title(process: psutil.Process) -> str:
-    """Which actor it is, if it is one."""
-    return " ".join(process.cmdline()).partition(".")[0].strip()
-
-
 def main(folder: str, rounds: str) -> None:
-    """A third of the way a node with client actors leaves, and later that with the server."""
     tree = BASE | {"rounds": int(rounds), "output": {"folder": folder}}
     run(load_config(tree | {"name": "undisturbed", "clients": {"fleet": "in_process"}}))
 
@@ -51,21 +42,10 @@ def main(folder: str, rounds: str) -> None:
     left: list[str] = []
 
     def watch(report: Progress) -> None:
-        if report.round < int(rounds) // 3 or len(left) == 2:
-            return
-        for node in nodes:
-            (raylet,) = node.all_processes["raylet"]
-            names = {title(child) for child in psutil.Process(raylet.process.pid).children(recursive=True)}
-            if f"ray::{'ServerActor' if left else 'ClientActor'}" in names and (
-                left or "ray::ServerActor" not in names
-            ):
-                cluster.remove_node(node, allow_graceful=False)
-                nodes.remove(node)
-                left.append(node.unique_id)
-                return
-        # A server needs no processor and may well be on the first node, which cannot leave: another time elsewhere.
-        for pid in pids("ServerActor"):
-            os.kill(pid, signal.SIGKILL)
+        """A third of the way one node leaves, and another after two thirds."""
+        if report.round >= (len(left) + 1) * int(rounds) // 3 and len(left) < 2:
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            left.append(nodes.pop(0).unique_id)
 
     run(load_config(tree | {"name": "cluster", "clients": {"actors": 4, "num_cpus": 1.0}}), watch=watch)
     ray.shutdown()

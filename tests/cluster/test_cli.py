@@ -28,6 +28,7 @@ from raysim.data import PARTITIONERS, SOURCES
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
 from server.ledger import METRICS, PARTICIPATION, ROUNDS
+from tests.same import differences, tables
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -331,10 +332,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_bit(
     assert raysim(*told[2].split()[1:]).status == 0
     assert raysim(*words).status == 0
     (undisturbed,) = set(folders(tmp_path)) - {folder}
-    ends = [torch.load(where / "model.pt", weights_only=True) for where in (folder, undisturbed)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    values = [pq.read_table(where / "metrics.parquet").drop_columns("wall_s") for where in (folder, undisturbed)]
-    assert values[0].equals(values[1])
+    assert not differences(folder, undisturbed)
 
 
 def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
@@ -377,9 +375,8 @@ def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Rays
     assert raysim("run", "--resume", str(folder), "-o", "rounds=7", "-o", "checkpoint.keep=1").status == 0
     assert raysim("run", ruler, "-o", "rounds=7").status == 0
     (undisturbed,) = set(folders(tmp_path)) - {folder}
-    values = [pq.read_table(where / "metrics.parquet").drop_columns("wall_s") for where in (folder, undisturbed)]
-    assert values[0]["round"].to_pylist()[-1] == 7
-    assert values[0].equals(values[1])
+    assert tables(folder)["metrics"]["round"].to_pylist()[-1] == 7
+    assert not differences(folder, undisturbed)
     assert load_config(folder / "config.yaml").rounds == 7
 
 
@@ -440,9 +437,4 @@ def test_the_quickstart_over_ray_gives_the_bits_it_gives_without(raysim: Raysim,
     (first,) = folders(tmp_path)
     assert raysim(*words, "-o", "clients.fleet=in_process").status == 0
     (second,) = set(folders(tmp_path)) - {first}
-    a, b = (torch.load(folder / "model.pt", weights_only=True) for folder in (first, second))
-    assert list(a) == list(b)
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
-    values = [pq.read_table(folder / "metrics.parquet").drop_columns("wall_s") for folder in (first, second)]
-    assert values[0].equals(values[1])
+    assert not differences(first, second)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
-import torch
 
 from cluster import Result, load_config, resume, run, yaml12
 from raysim.errors import WorkerLost
 from server.rounds import Progress
 from tests.contracts.table import settings
+from tests.same import differences
 from tests.toys_faults import pids, struck
 
 pytestmark = pytest.mark.ray
@@ -51,13 +50,7 @@ def play(
 
 
 def same(a: Result, b: Result) -> None:
-    for name in a.model:
-        assert torch.equal(a.model[name], b.model[name]), name
-    for table in ("rounds", "participation", "metrics"):
-        first, second = (pq.read_table(r.folder / f"{table}.parquet").to_pylist() for r in (a, b))
-        for one, other in zip(first, second, strict=True):
-            one.pop("wall_s", None), other.pop("wall_s", None)
-            assert one == other
+    assert not differences(a.folder, b.folder)
 
 
 @pytest.fixture(autouse=True)
@@ -89,15 +82,15 @@ def test_nodes_that_leave_a_cluster_change_nothing(tmp_path: Path) -> None:
 
 def test_work_that_ray_ends_for_want_of_memory_is_done_again(tmp_path: Path) -> None:
     memory = psutil.virtual_memory()
-    if memory.available < 8e9:
-        pytest.skip("less than 8 GB of memory are free")
+    if memory.available < 12e9:
+        pytest.skip("less than 12 GB of memory are free")
     marks, path = tmp_path / "marks", tmp_path / "faults.yaml"
     marks.mkdir()
-    hungry = {"name": "tests.toys_faults:Hungry", "most_bytes": int(5e9), "marks": str(marks)}
+    hungry = {"name": "tests.toys_faults:Hungry", "most_bytes": int(9e9), "marks": str(marks)}
     tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}}
     path.write_text(yaml12.dump(tree | {"problem": hungry}))
     # Ray's own rule is 95 % of the machine's memory, which would take it all.
-    limit = {"RAY_memory_usage_threshold": str((memory.total - memory.available + 2.5e9) / memory.total)}
+    limit = {"RAY_memory_usage_threshold": str((memory.total - memory.available + 5e9) / memory.total)}
     words = [str(Path(sys.executable).with_name("raysim")), "run", str(path)]
     done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=os.environ | limit)
     assert (done.returncode, done.stderr) == (0, "")

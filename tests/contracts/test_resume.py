@@ -3,20 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tests.contracts.table import TABLE, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server
+from tests.same import tables
 
 PHONES = {"availability": {"name": "markov", "share": 0.6, "mean_on_s": 300}, "failure": {"p_start": 0.3}}
-
-
-def tables(folder: Path) -> dict[str, Any]:
-    """The ledger's, without what a wall clock said."""
-    read = {name: pq.read_table(folder / f"{name}.parquet") for name in ("rounds", "participation", "metrics")}
-    return {name: table.drop_columns([c for c in table.column_names if c == "wall_s"]) for name, table in read.items()}
 
 
 def same_ends(made: Any, tmp_path: Path, broken_off: int) -> None:

@@ -44,6 +44,7 @@ from server.plan import Planner
 from server.policy import DropoutOverride, PolicyConfig
 from tests.contracts.table import TABLE, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+from tests.same import tables
 
 Floats = NDArray[np.float64]
 Law = Callable[[Clients, Floats], Floats]
@@ -436,10 +437,7 @@ def ledgers(folder: Path, **sections: Any) -> tuple[dict[str, list[dict[str, Any
     playing = server(experiment(QUADRATIC, settings("cd_mage", S=8), **given), folder)
     for _ in playing.run():
         pass
-    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("rounds", "participation", "metrics")}
-    return {
-        n: t.drop_columns([c for c in ("wall_s",) if c in t.column_names]).to_pylist() for n, t in tables.items()
-    }, (playing.point)
+    return {name: table.to_pylist() for name, table in tables(folder).items()}, playing.point
 
 
 def test_two_runs_keep_the_same_books(tmp_path: Path) -> None:

@@ -1,0 +1,283 @@
+"""Experiments as jobs of a running Ray cluster: sent, followed, listed and stopped over Ray's job server.
+
+What is sent is this raysim, the configuration and the user's modules that it names; the cluster's nodes must have the
+packages that raysim needs.
+"""
+
+import asyncio
+import contextlib
+import glob
+import io
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from ray._private.runtime_env.packaging import GCS_STORAGE_MAX_SIZE
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+
+from cluster import folder, yaml12
+from cluster.config import Config, flat
+from cluster.experiment import require_known
+from raysim.errors import ConfigError, JobError
+
+ADDRESS = "http://127.0.0.1:8265"
+ROOMS = ("raysim", "clients", "server", "cluster")
+# Never part of what is sent, wherever it lies; nor are folders of these names that are no packages.
+EXCLUDED = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.arrow", "*.pt", "node_modules")
+NO_CODE = ("runs", "data")
+# How long Ray lets a job that is to stop play its round to the end, before it kills it; its own default is 3 s.
+STOP_WAIT_S = 24 * 3600
+POLL_S = 0.5
+# How long a cluster that was only just started may take until it has something to run jobs with.
+AGENT_S = 60.0
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What a job needs, in a folder of its own.
+
+    Attributes:
+        folder: that is sent.
+        entrypoint: the command that runs in it.
+        name: of the experiment.
+        output: absolute, on the cluster; where its run folder is made, or the run folder that it goes on with.
+    """
+
+    folder: Path
+    entrypoint: str
+    name: str
+    output: str
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many files, and bytes as Ray sends them. Raises JobError where Ray would not take them."""
+        packed = io.BytesIO()
+        files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, path.relative_to(self.folder))
+        if (n_bytes := packed.tell()) >= GCS_STORAGE_MAX_SIZE:
+            largest = max(files, key=lambda path: path.stat().st_size)
+            raise JobError(
+                f"{len(files)} files of {n_bytes / 2**20:.0f} MiB would be sent, and Ray takes "
+                f"{GCS_STORAGE_MAX_SIZE / 2**20:.0f} MiB; the largest is {largest.relative_to(self.folder)} with "
+                f"{largest.stat().st_size / 2**20:.0f} MiB. Put data where the cluster's nodes can read it, and code "
+                "into a package of its own"
+            )
+        return len(files), n_bytes
+
+
+@contextlib.contextmanager
+def parcel(config: Config, storage: str | None, include: Sequence[Path]) -> Iterator[Parcel]:
+    """A configuration made ready to be sent, for as long as the context lasts.
+
+    Args:
+        config: relative output folders are put under `storage`.
+        storage: an absolute folder of the cluster.
+        include: files and folders of the working directory that the user's modules need.
+
+    Raises ConfigError where the job could not find what the configuration names.
+    """
+    require_known(config)
+    config = _abroad(config, storage)
+    with _packed(_modules(config), include) as into:
+        (into / "config.yaml").write_text(yaml12.dump(config.model_dump(mode="json")), encoding="utf-8")
+        yield Parcel(into, "python -m cluster run config.yaml", config.name, config.output.folder)
+
+
+@contextlib.contextmanager
+def parcel_to_resume(run: str, overrides: Sequence[str], include: Sequence[Path]) -> Iterator[Parcel]:
+    """The same, to go on with a run folder of the cluster. Raises ConfigError where its path is relative."""
+    if not Path(run).is_absolute():
+        raise ConfigError("--resume", f"{run!r} is relative; give the folder's absolute path on the cluster")
+    words = ["python", "-m", "cluster", "run", "--resume", run, *(w for o in overrides for w in ("-o", o))]
+    with _packed((), include) as into:
+        yield Parcel(into, shlex.join(words), Path(run).name, run)
+
+
+def submit(parcel: Parcel, address: str | None) -> str:
+    """Sends it and returns the job's id. Raises JobError."""
+    job = re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", parcel.name) + f"-{time.strftime('%Y%m%d-%H%M%S')}"
+    runtime_env = {
+        "working_dir": str(parcel.folder),
+        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), "PYTHONUNBUFFERED": "1"},
+    }
+    latest = time.monotonic() + AGENT_S
+    with _answers(address) as client:
+        while True:
+            try:
+                sent: str = client.submit_job(
+                    entrypoint=parcel.entrypoint,
+                    submission_id=job,
+                    runtime_env=runtime_env,
+                    metadata={"raysim": parcel.name, "output": parcel.output},
+                )
+            except RuntimeError as error:
+                if "No available agent" not in str(error) or time.monotonic() > latest:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                return sent
+
+
+def follow(job: str, address: str | None, write: Say) -> JobDetails:
+    """Hands on what the job prints, as it comes, and waits for its end. Raises JobError."""
+
+    async def tail(client: JobSubmissionClient) -> None:
+        async for text in client.tail_job_logs(job):
+            write(text)
+
+    with _answers(address) as client:
+        asyncio.run(tail(client))
+        return _ended(client, job)
+
+
+def stop(job: str, address: str | None, wait: bool) -> JobDetails:
+    """Has a job end after the round that it is playing, with a checkpoint. Raises JobError."""
+    with _answers(address) as client:
+        client.stop_job(job)
+        return _ended(client, job) if wait else client.get_job_info(job)
+
+
+def listed(address: str | None) -> list[JobDetails]:
+    """The jobs that `submit` sent, the latest first. Raises JobError."""
+    with _answers(address) as client:
+        found = [job for job in client.list_jobs() if "raysim" in (job.metadata or {})]
+    return sorted(found, key=lambda job: job.start_time or 0, reverse=True)
+
+
+def line(job: JobDetails) -> str:
+    """A job for a person: id, status, how long it has run, where its results lie."""
+    seconds = ((job.end_time or time.time() * 1000) - (job.start_time or 0)) / 1000
+    took = "not begun" if job.status == JobStatus.PENDING else f"{seconds:.0f} s"
+    return f"{job.submission_id}  {job.status.value.lower()}  {took}  {(job.metadata or {}).get('output', '')}"
+
+
+@contextlib.contextmanager
+def _answers(address: str | None) -> Iterator[JobSubmissionClient]:
+    at = address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS
+    try:
+        client, dashboard = JobSubmissionClient(at), "ray.dashboard.modules"
+        for talkative in (f"{dashboard}.dashboard_sdk", f"{dashboard}.job.sdk", "ray._private.runtime_env.packaging"):
+            logging.getLogger(talkative).setLevel(logging.WARNING)
+        yield client
+    except (ConnectionError, aiohttp.ClientConnectionError) as error:
+        raise JobError(
+            f"no job server answers at {at}; give --address, such as {ADDRESS}, that of the cluster's dashboard "
+            f"({_line(error)})"
+        ) from None
+    except (AuthenticationError, RuntimeError, ValueError, aiohttp.ClientError) as error:
+        raise JobError(f"the job server at {at}: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    """What a server says, in a line; it may end with a traceback, whose last line is the error."""
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return said[-1] if "Traceback" in str(error) else " ".join(said)
+
+
+def _ended(client: JobSubmissionClient, job: str) -> JobDetails:
+    while not (found := client.get_job_info(job)).status.is_terminal():
+        time.sleep(POLL_S)
+    return found
+
+
+def _abroad(config: Config, storage: str | None) -> Config:
+    """The configuration as it is to be run in a job, whose working folder is not this one and goes with it."""
+    if storage is not None and not Path(storage).is_absolute():
+        raise ConfigError("--storage", f"{storage!r} is relative; give an absolute folder of the cluster")
+    for key in ("data", "partition", "problem", "model", "algorithm", "devices"):
+        section = getattr(config, key)
+        for place, value in flat(section.model_dump(mode="json") if section else {}).items():
+            if place != "name" and isinstance(value, str) and _is_here(value):
+                raise ConfigError(
+                    f"{key}.{place}", f"{value!r} is a path of this folder; give the absolute one of the cluster"
+                )
+    places = {"output.folder": config.output.folder, "output.cache": config.output.cache,
+              "checkpoint.folder": config.checkpoint.folder}  # fmt: skip
+    there: dict[str, str | None] = {}
+    for key, given in places.items():
+        if given is None or "://" in given or Path(given).is_absolute():
+            there[key] = given
+        elif storage is not None:
+            there[key] = f"{storage.rstrip('/')}/{given}"
+        else:
+            raise ConfigError(
+                key,
+                f"{given!r} is relative, and a job's working folder goes when it ends; give an absolute folder of the "
+                "cluster, or --storage with one for all of them",
+            )
+    return config.model_copy(
+        update={
+            "ray": config.ray.model_copy(update={"address": None}),  # the one that the job runs on
+            "output": config.output.model_copy(
+                update={"folder": there["output.folder"], "cache": there["output.cache"]}
+            ),
+            "checkpoint": config.checkpoint.model_copy(update={"folder": there["checkpoint.folder"]}),
+        }
+    )
+
+
+def _is_here(value: str) -> bool:
+    return not Path(value).is_absolute() and "://" not in value and any(glob.iglob(value))
+
+
+def _modules(config: Config) -> list[Path]:
+    """Files and folders of the user's modules with the classes that a configuration names, once they are imported."""
+    names = (value for value in flat(config.model_dump(mode="json")).values() if isinstance(value, str))
+    named = {name.split(":")[0].split(".")[0] for name in names if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)}
+    found = [sys.modules[name] for name in sorted(named - set(ROOMS))]
+    places = [Path(next(iter(getattr(module, "__path__", ())), None) or str(module.__file__)) for module in found]
+    # What is installed here must be installed there.
+    installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    return [place for place in places if not any(place.is_relative_to(where) for where in installed)]
+
+
+@contextlib.contextmanager
+def _packed(modules: Sequence[Path], include: Sequence[Path]) -> Iterator[Path]:
+    """A folder with raysim's packages, these modules and files, and a note of where all that comes from."""
+    here = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory(prefix="raysim-job-") as temporary:
+        into = Path(temporary)
+        for room in ROOMS:
+            shutil.copytree(here / room, into / room, ignore=_all_but_python)
+        for path in modules:
+            _copy(path, into / path.name)
+        for path in include:
+            if path.is_absolute() or ".." in path.parts or not path.exists():
+                raise ConfigError("--include", f"{path} is not a file or folder of the working directory")
+            _copy(path, into / path)
+        (into / folder.ORIGIN).write_text(json.dumps(folder.origin()))
+        yield into
+
+
+def _all_but_python(path: str, names: list[str]) -> set[str]:
+    return {name for name in names if not (Path(path, name).is_dir() or name.endswith(".py"))} | _unwanted(path, names)
+
+
+def _unwanted(path: str, names: list[str]) -> set[str]:
+    no_code = {name for name in names if name in NO_CODE and not Path(path, name, "__init__.py").exists()}
+    return EXCLUDED(path, names) | no_code
+
+
+def _copy(source: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, to, ignore=_unwanted, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, to)
