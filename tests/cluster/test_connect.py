@@ -18,6 +18,13 @@ with connect.session(None):
     print(ray.get_runtime_context().gcs_address, flush=True)
     sys.stdin.readline()
 """
+HEARS = """
+import signal
+from cluster import connect
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+with connect.session(None):
+    signal.raise_signal(signal.SIGTERM)
+"""
 JOINS = """
 import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
@@ -66,3 +73,9 @@ def test_who_does_not_have_its_token_cannot_join_it(
     assert (done.returncode == 0) == joins
     assert ("joined" in done.stdout) == joins
     assert joins or "uthentication" in done.stderr
+
+
+def test_it_leaves_what_the_program_does_about_sigterm() -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", HEARS], text=True, capture_output=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout) == (0, "heard\n")
