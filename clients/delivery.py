@@ -85,7 +85,7 @@ class Delivery:
                 f"node {node} cannot write the data to {self.folder} ({error}); free space there, or set output.cache "
                 "to a folder that can be written on every node"
             ) from error
-        except RayError as error:
+        except (RayError, ValueError) as error:  # the latter where there is no such actor
             raise DataError(f"the data did not reach {self.folder} from its node: {error}") from error
 
     def _fetch(self) -> None:

@@ -82,7 +82,8 @@ Started = Callable[[Experiment, Path], None]
 # Keys of a configuration that change none of a run's numbers, so that it may go on with others.
 FREE = (
     "server.bad_results",  # it stops a run or does not: until then it is the same
-    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.timeout_s", "clients.retries",
+    "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.resources",
+    "clients.timeout_s", "clients.retries",
     "ray", "output", "checkpoint", "evaluate.target", "evaluate.pictures", "rounds",
 )  # fmt: skip
 

@@ -1,6 +1,8 @@
-"""Whether two runs are the same to the bit."""
+"""What runs have written, and whether two are the same to the bit."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,11 @@ def tables(folder: Path) -> dict[str, pa.Table]:
     """The ledger's tables of a run, without what a wall clock said."""
     read = {name: pq.read_table(folder / f"{name}.parquet") for name in ("rounds", "participation", "metrics")}
     return {name: table.drop_columns([c for c in TIMES if c in table.column_names]) for name, table in read.items()}
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run's log."""
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def differences(one: Path, other: Path) -> list[str]:

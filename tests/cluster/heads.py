@@ -45,8 +45,8 @@ class Head:
     ip: str
     environment: dict[str, str]
     sessions: str
-    within: tuple[str, ...] = ()
-    port: int = field(default_factory=free_port)
+    within: tuple[str, ...]
+    port: int
     dashboard_port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -112,8 +112,15 @@ def until(what: Any, seconds: float = SECONDS) -> Any:
 
 
 @contextlib.contextmanager
-def started(ip: str = "127.0.0.1", within: Sequence[str] = (), **environment: str) -> Iterator[Head]:
-    """A head with one processor, and the context manager ends all nodes that were added to it."""
+def started(
+    *words: str,
+    ip: str = "127.0.0.1",
+    port: int | None = None,
+    within: Sequence[str] = (),
+    num_cpus: int = 1,
+    **environment: str,
+) -> Iterator[Head]:
+    """A head, started with these words too. The context manager ends all nodes that were added to it."""
     mine = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     mine |= {
         "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -125,12 +132,13 @@ def started(ip: str = "127.0.0.1", within: Sequence[str] = (), **environment: st
     } | environment
     # Paths of sockets must be short, which those of the test's own folder are not.
     sessions = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    head = Head(ip, mine, sessions, tuple(within))
+    head = Head(ip, mine, sessions, tuple(within), port or free_port())
     try:
         head.add(
-            "--head", f"--node-ip-address={ip}", f"--port={head.port}", "--num-cpus=1", f"--temp-dir={sessions}/head",
+            "--head", f"--node-ip-address={ip}", f"--port={head.port}", f"--num-cpus={num_cpus}",
+            f"--temp-dir={sessions}/head",
             f"--dashboard-host={ip}", f"--dashboard-port={head.dashboard_port}",
-            f"--metrics-export-port={head.metrics_port}", within=within,
+            f"--metrics-export-port={head.metrics_port}", *words, within=within,
         )  # fmt: skip
         yield head
     finally:

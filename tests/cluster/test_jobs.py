@@ -16,7 +16,7 @@ from raysim.errors import ConfigError
 from tests.cluster import heads
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
-from tests.same import differences
+from tests.same import differences, log
 
 ROOT = Path(__file__).parent.parent.parent
 RAYSIM = (sys.executable, "-m", "cluster")
@@ -67,10 +67,6 @@ def here(tmp_path: Path, **sections: Any) -> Path:
     """The same experiment on this machine alone: its run folder."""
     alone = {"clients": {"fleet": "in_process"}, "output": {"folder": str(tmp_path / "here")}}
     return run(load_config(BASE | {"name": "experiment"} | sections | alone)).folder
-
-
-def log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.ray

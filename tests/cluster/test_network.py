@@ -1,7 +1,6 @@
 """Two nodes with a network between them, in namespaces of their own, and what becomes of a run when it is cut."""
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from cluster import load_config, run, yaml12
 from tests.cluster import heads
 from tests.contracts.table import settings
-from tests.same import differences
+from tests.same import differences, log
 
 pytestmark = pytest.mark.ray
 ROOT = Path(__file__).parent.parent.parent
@@ -100,7 +99,7 @@ def test_a_node_that_is_cut_off_in_a_round_changes_nothing(network: Network, tmp
         "RAY_health_check_timeout_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
     }
-    with heads.started(network.ip(1), network.within(1), **health) as head:
+    with heads.started(ip=network.ip(1), within=network.within(1), **health) as head:
         heads.until(head.alive)
         # The other node sees nothing of the cache: as on a machine of its own, its folder is empty.
         alone = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {cache} && exec "$@"', "sh"]
@@ -136,5 +135,4 @@ def test_a_node_that_is_cut_off_in_a_round_changes_nothing(network: Network, tmp
 
 def rounds(folder: Path) -> int:
     """How many the run has told of so far."""
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return max((event["round"] for event in events if event["event"] == "round"), default=0)
+    return max((event["round"] for event in log(folder) if event["event"] == "round"), default=0)
