@@ -34,9 +34,9 @@ class ClientsConfig(BaseModel):
         retries: times that work is given again whose process has died, and that a server is started anew which gets no
             further; each takes seconds.
         timeout_s: how long no actor may be done with anything before those that have work are ended and started anew.
-        block: most clients in a block, the least part of a task; `auto` makes 32 blocks for the loop engine, and for
-            the vectorised one 2, 4, 8, ... of at most 10 clients, 100 on a GPU or without a network. Sums are rounded
-            per block.
+        block: most clients in a block, the least part of a task; `auto` makes 32 blocks for the loop engine, or more
+            where they would have over 10 clients, and for the vectorised one 2, 4, 8, ... of at most 10 clients, 100 on
+            a GPU or without a network. Sums are rounded per block.
     """
 
     model_config = STRICT

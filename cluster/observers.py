@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,9 @@ class Log:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "log.jsonl"
+        if self._path.exists():  # a run that goes on; it may have been broken off, or the disk full, within a line
+            written = self._path.read_bytes()
+            os.truncate(self._path, written.rfind(b"\n") + 1)
 
     def say(self, event: str, **fields: Any) -> None:
         """Appends a line. Raises OutputError."""
@@ -51,7 +55,9 @@ class Log:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line | fields) + "\n")
         except OSError as error:
-            raise OutputError(f"cannot write {self._path} ({error.strerror}); free space") from error
+            raise OutputError(
+                f"cannot write {self._path} ({error.strerror}); free space or choose another folder"
+            ) from error
 
     def __call__(self, report: Progress) -> None:
         if report.phases:
@@ -189,11 +195,11 @@ def observed(experiment: Experiment, folder: Path, done: int, tell: Callable[[st
     made.log.say("start", run=folder.name, rounds=config.rounds, done=done, clients=experiment.shards.n_clients)
     try:
         yield made
-    except (Stopped, KeyboardInterrupt) as error:
-        made.end("stopped", why=str(error) or "at once")
-        raise
     except BaseException as error:
-        made.end("failed", why=f"{type(error).__name__}: {error}")
+        stopped = isinstance(error, Stopped | KeyboardInterrupt)
+        why = (str(error) or "at once") if stopped else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OutputError):  # what is being raised is the cause of it, or says more
+            made.end("stopped" if stopped else "failed", why=why)
         raise
     made.end("finished")
 

@@ -14,8 +14,9 @@ from raysim import draws
 from raysim.errors import ConfigError, DataError
 from raysim.phase import Block, Cohort, LocalSteps, Same, Uniform, Work
 
-# More tasks than this in a phase balance no better and cost their calls.
-AUTO_BLOCKS = 32
+# Blocks of a phase whose clients are computed one after another, at least, and clients of one of them at most: some
+# hundred actors are to have work where thousands of clients are sampled.
+AUTO_BLOCKS, MOST = 32, 10
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Planner:
     Attributes:
         rows_N: rows of each client's shard; clients without any are never drawn.
         seed: of the experiment.
-        block: most clients in a block; None makes AUTO_BLOCKS blocks, or one per client if those are fewer: however
-            many actors there are, since sums are rounded per block.
+        block: most clients in a block; None makes AUTO_BLOCKS blocks, or as many more as it takes for none to have more
+            than MOST clients, or one per client: however many actors there are, since sums are rounded per block.
         together: clients that are best computed together; with it, None makes 2, 4, 8, ... blocks of at most so many.
     """
 
@@ -90,7 +91,7 @@ class Planner:
             # Two keep two actors busy; powers of two make equal tasks of several.
             n = max(2, 1 << (math.ceil(len(cohort) / self.together) - 1).bit_length())
         else:
-            n = AUTO_BLOCKS
+            n = max(AUTO_BLOCKS, math.ceil(len(cohort) / MOST))
         cut = np.array_split(cohort, min(n, len(cohort)))
         return [self._block(work, t, phase, clients_C) for clients_C in cut]
 

@@ -65,7 +65,9 @@ class Head:
 
     def add(self, *words: str, within: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         """Starts a node, the head first."""
-        start = [*within, str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *words]
+        # The port of the process that starts jobs is fixed, unless it is said: two nodes of one machine cannot have it.
+        agent = f"--dashboard-agent-listen-port={free_port()}"
+        start = [*within, str(BIN / "ray"), "start", "--block", "--disable-usage-stats", agent, *words]
         self.nodes.append(
             subprocess.Popen(
                 start,

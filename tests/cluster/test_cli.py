@@ -28,7 +28,7 @@ from raysim.data import PARTITIONERS, SOURCES
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
 from server.ledger import METRICS, PARTICIPATION, ROUNDS
-from tests.same import differences, tables
+from tests.same import differences, log, tables
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -110,9 +110,9 @@ def test_run_prints_rounds_metrics_and_files(raysim: Raysim, tmp_path: Path) -> 
     assert re.match(r"accepted, from the fastest to the slowest quarter of the devices: [\d.]+ / .* %\)$", lines[8])
     assert lines[9:11] == ["test auc 0.95 was not reached", f"results in {folder}"]
     assert [line.strip() for line in lines[11:]] == [
-        "config.yaml", "curves.parquet", "environment.json", "metrics.parquet", "model.pt", "participation.parquet",
-        "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png", "plots/fates.png",
-        "plots/participation.png", "plots/roc.png", "rounds.parquet", "summary.json",
+        "config.yaml", "curves.parquet", "environment.json", "log.jsonl", "metrics.parquet", "model.pt",
+        "participation.parquet", "plots/auc_bytes_up.png", "plots/auc_round.png", "plots/auc_sim_s.png",
+        "plots/fates.png", "plots/participation.png", "plots/roc.png", "rounds.parquet", "summary.json",
     ]  # fmt: skip
     there = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     assert sorted(str(p) for p in there if p.parts[0] != "checkpoints") == [line.strip() for line in lines[11:]]
@@ -347,7 +347,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim
     words = ["run", ruler, "-o", "rounds=400", "-o", "evaluate.every=50", "-o", "algorithm.S=8"]
     assert raysim(*words).status == 0
     (whole,) = folders(tmp_path)
-    last = (whole / "rounds.parquet").stat().st_size * 9 // 10
+    last = (whole / "log.jsonl").stat().st_size * 9 // 10
 
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (last, last))
@@ -356,8 +356,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim
     (folder,) = set(folders(tmp_path)) - {whole}
     assert done.returncode == 2
     assert re.fullmatch(
-        rf"error: cannot write {folder}/.*rounds\.parquet \(File too large\); free space or choose another "
-        r"folder\n",
+        rf"error: cannot write {folder}/log\.jsonl \(File too large\); free space or choose another folder\n",
         done.stderr,
     )
     assert not [path for path in folder.rglob(".*") if path.is_file()], "halves of files"
@@ -367,6 +366,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim
     assert raysim("run", "--resume", str(folder)).status == 0
     ends = [pq.read_table(where / "participation.parquet") for where in (folder, whole)]
     assert ends[0].equals(ends[1])
+    assert [event["round"] for event in log(folder) if event["event"] == "round"][-1] == 400, "no line is half"
 
 
 def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
