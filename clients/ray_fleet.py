@@ -45,6 +45,8 @@ from raysim.point import Point
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2
+# Of the tasks under way, those that are waited for: the oldest, since to ask Ray for one of many takes time for each.
+WINDOW = 1000
 # Times that actors may be done with nothing for as long as is put up with.
 HANGS = 4
 # Seconds between attempts to reach an actor whose process has died: it takes calls again once it was started anew, and
@@ -398,7 +400,7 @@ class RayFleet:
                 while free and waiting:
                     i, call = waiting.popleft()
                     running[Task(call, free.popleft())] = i
-                ready = self.ready(list(running))
+                ready = self.ready(list(itertools.islice(running, WINDOW)))
                 done[running.pop(ready)] = ready
                 free.append(ready.actor)
             yield done.pop(turn)

@@ -50,6 +50,12 @@ def permutation(n: int, seed: int, purpose: str, *counters: int) -> NDArray[np.i
     return np.argsort(bits(seed, purpose, *counters, np.arange(n)), kind="stable")
 
 
+def permutations(n: int, seed: int, purpose: str, *counters: Counter) -> NDArray[np.int64]:
+    """The permutation of 0..n-1 of each element of the broadcast `counters`, along a last axis."""
+    apart = (np.asarray(value)[..., None] for value in counters)
+    return np.argsort(bits(seed, purpose, *apart, np.arange(n)), axis=-1, kind="stable")
+
+
 def sample(population: NDArray[np.int64], size: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
     """`size` elements of `population`, uniform without replacement, in its order.
 

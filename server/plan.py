@@ -17,6 +17,8 @@ from raysim.phase import Block, Cohort, LocalSteps, Same, Uniform, Work
 # Blocks of a phase whose clients are computed one after another, at least, and clients of one of them at most: some
 # hundred actors are to have work where thousands of clients are sampled.
 AUTO_BLOCKS, MOST = 32, 10
+# Numbers that are sorted at a time.
+SORTED = 100_000
 
 
 @dataclass(frozen=True)
@@ -93,32 +95,43 @@ class Planner:
         else:
             n = max(AUTO_BLOCKS, math.ceil(len(cohort) / MOST))
         cut = np.array_split(cohort, min(n, len(cohort)))
-        return [self._block(work, t, phase, clients_C) for clients_C in cut]
-
-    def _block(self, work: Work, t: int, phase: str, clients_C: NDArray[np.int64]) -> Block:
-        rows_CKB = None
         if isinstance(work, LocalSteps):
-            rows = [self._batches(work, t, phase, client) for client in clients_C.tolist()]
-            rows_CKB = np.full((len(rows), work.K, max(rows_KB.shape[1] for rows_KB in rows)), -1)
-            for c, rows_KB in enumerate(rows):
-                rows_CKB[c, :, : rows_KB.shape[1]] = rows_KB
-        keys_C = draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
-        return Block(clients_C, np.ones(len(clients_C)), rows_CKB, keys_C)
+            rows_CKB, width_C = self._minibatches(work, t, phase, cohort)
+        blocks, start = [], 0
+        for clients_C in cut:
+            mine, start = slice(start, start + len(clients_C)), start + len(clients_C)
+            rows = rows_CKB[mine, :, : width_C[mine].max()] if isinstance(work, LocalSteps) else None
+            keys_C = draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
+            blocks.append(Block(clients_C, np.ones(len(clients_C)), rows, keys_C))
+        return blocks
 
-    def _batches(self, work: LocalSteps, t: int, phase: str, client: int) -> NDArray[np.int64]:
-        """Rows of K minibatches by reshuffling, shape (K, B) with the largest B, -1 where a batch is short."""
-        n = int(self.rows_N[client])
+    def _minibatches(
+        self, work: LocalSteps, t: int, phase: str, clients_C: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of K minibatches by reshuffling, shape (C, K, B), -1 where a batch is short; each client's largest B."""
+        n_C = self.rows_N[clients_C]
+        width_C = np.maximum(*_sizes(work, n_C))
+        rows_CKB = np.full((len(clients_C), work.K, width_C.max()), -1)
+        for n in np.unique(n_C).tolist():
+            same = np.flatnonzero(n_C == n)
+            for some in np.array_split(same, math.ceil(len(same) * n / SORTED)):
+                drawn_CKB = self._of_size(work, t, phase, clients_C[some], n)
+                rows_CKB[some, :, : drawn_CKB.shape[2]] = drawn_CKB
+        return rows_CKB, width_C
+
+    def _of_size(self, work: LocalSteps, t: int, phase: str, clients_C: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+        """The minibatches of clients that have n rows each."""
         batch, first = (int(size) for size in _sizes(work, n))
         width = max(batch, first)
 
         def order(epoch: int) -> NDArray[np.int64]:
-            return draws.permutation(n, self.seed, "batches", t, draws.code(phase), client, epoch)
+            return draws.permutations(n, self.seed, "batches", t, draws.code(phase), clients_C, epoch)
 
         begun = order(0)
-        rows_KB = np.concatenate([_cut(begun[:first], first, width), _cut(begun[first:], batch, width)])
-        epochs = math.ceil((work.K - len(rows_KB)) / math.ceil(n / batch))
-        later = [_cut(order(epoch), batch, width) for epoch in range(1, epochs + 1)]
-        return np.concatenate([rows_KB, *later])[: work.K]
+        parts = [_cut(begun[:, :first], first, width), _cut(begun[:, first:], batch, width)]
+        epochs = math.ceil((work.K - sum(part.shape[1] for part in parts)) / math.ceil(n / batch))
+        parts += [_cut(order(epoch), batch, width) for epoch in range(1, epochs + 1)]
+        return np.concatenate(parts, axis=1)[:, : work.K]
 
 
 def _sizes(work: LocalSteps, n: NDArray[np.int64] | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -127,8 +140,10 @@ def _sizes(work: LocalSteps, n: NDArray[np.int64] | int) -> tuple[NDArray[np.int
     return batch, batch if work.first is None else np.minimum(work.first, n)
 
 
-def _cut(rows: NDArray[np.int64], size: int, width: int) -> NDArray[np.int64]:
-    """The rows in minibatches of `size`, shape (minibatches, width), -1 where one is shorter."""
-    cut = np.full((math.ceil(len(rows) / size), size), -1)
-    cut.flat[: len(rows)] = rows
-    return np.pad(cut, ((0, 0), (0, width - size)), constant_values=-1)
+def _cut(rows_CR: NDArray[np.int64], size: int, width: int) -> NDArray[np.int64]:
+    """Each client's rows in minibatches of `size`, shape (C, minibatches, width), -1 where one is shorter."""
+    C, R = rows_CR.shape
+    minibatches = math.ceil(R / size)
+    cut = np.full((C, minibatches * size), -1)
+    cut[:, :R] = rows_CR
+    return np.pad(cut.reshape(C, minibatches, size), ((0, 0), (0, 0), (0, width - size)), constant_values=-1)

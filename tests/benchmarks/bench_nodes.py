@@ -43,10 +43,9 @@ DIGITS: dict[str, Any] = {
 }
 CD_MAGE = {"name": "cd_mage", "S": 20, "K": 4, "batch": 2, "eta": 0.01, "gamma": 0.01}
 # Hardly any computation: what is left is messages and sums, of a small and of a large model.
-WORK: dict[str, dict[str, Any]] = {
-    "digits, 530 floats": DIGITS | {"model": {"name": "mlp", "hidden": [8]}, "algorithm": CD_MAGE},
-    "digits, 1.3 million floats": DIGITS | {"model": {"name": "mlp", "hidden": [20_000]}, "algorithm": CD_MAGE},
-}
+HIDDEN = (8, 20_000)
+# Tasks under way at a time, on a cluster of some hundred actors.
+CROWD = 1000
 
 
 def played(head: heads.Head, tree: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
@@ -69,22 +68,25 @@ def nodes(repeats: int, folder: Path) -> None:
     """The same rounds on one node and on two."""
     fixed = {"name": "bench", "rounds": ROUNDS, "evaluate": {"every": 1000}, "checkpoint": {"every": 1000},
              "clients": {"actors": 2, "num_cpus": 1.0}}  # fmt: skip
-    took: dict[tuple[str, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    took: dict[tuple[int, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with heads.started(num_cpus=2) as one, heads.started(num_cpus=1) as two:
         for head in (one, two):
             heads.until(head.alive)
         two.join("--num-cpus=1")
         heads.until(lambda: len(two.alive()) == 2)
         for _ in range(repeats):
-            for name, tree in WORK.items():
+            for hidden in HIDDEN:
+                tree = fixed | DIGITS | {"model": {"name": "mlp", "hidden": [hidden]}, "algorithm": CD_MAGE}
+                floats = Experiment.build(load_config(tree)).problem.init(0).x.numel()
                 for n, head in ((1, one), (2, two)):
-                    for phase in played(head, fixed | tree, folder):
+                    for phase in played(head, tree, folder):
                         for part in ("wall_s", *PARTS):
-                            took[name, phase["phase"], n][part].append(1000 * phase[part])
-    _say(f"{'':<28}{'phase':<10}{'nodes':>6}{'phase':>10}{'plan':>8}{'clients':>10}{'server':>8}   ms")
-    for (name, phase, n), parts in sorted(took.items()):
+                            took[floats, phase["phase"], n][part].append(1000 * phase[part])
+    _say(f"{'floats':>10}  {'phase':<10}{'nodes':>6}{'phase':>10}{'plan':>8}{'clients':>10}{'server':>8}   ms")
+    for (floats, phase, n), parts in sorted(took.items()):
         medians = [statistics.median(parts[part]) for part in ("wall_s", *PARTS)]
-        _say(f"{name:<28}{phase:<10}{n:>6}{medians[0]:>10.1f}{medians[1]:>8.2f}{medians[2]:>10.1f}{medians[3]:>8.2f}")
+        cells = f"{medians[0]:>10.1f}{medians[1]:>8.2f}{medians[2]:>10.1f}{medians[3]:>8.2f}"
+        _say(f"{floats:>10}  {phase:<10}{n:>6}{cells}")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,27 @@ def server_cost() -> Line:
         sizes.append(8.0 * order.message.x.numel())
         times.append(statistics.median(took[1:]))
         _say(f"server, a task with a sum of {sizes[-1] / 1e6:6.3f} MB: {1000 * times[-1]:.2f} ms of a processor")
-    return Line.through(sizes, times)
+    return Line(crowded(), Line.through(sizes, times).slope)
+
+
+def crowded() -> float:
+    """Processor time of the server a task with a sum of next to nothing, while CROWD of them are under way."""
+    tree = {
+        "name": "bench", "rounds": 1, "problem": {"name": "quadratic"}, "partition": {"name": "natural"},
+        "data": {"name": "quadratic", "clients": 4 * CROWD, "rows": 2}, "clients": {"block": 1},
+        "algorithm": {"name": "cd_ma", "S": 4 * CROWD, "K": 1, "batch": 2, "eta": 0.01, "gamma": 0.01},
+    }  # fmt: skip
+    made = Experiment.build(load_config(tree))
+    order, blocks = ordered(made)
+    usual = ray_fleet.IN_FLIGHT, ray_fleet.TASKS_PER_ACTOR
+    ray_fleet.IN_FLIGHT, ray_fleet.TASKS_PER_ACTOR = CROWD // 2, len(blocks)  # over two actors, and one block a task
+    with actors(made, 2) as fleet:
+        started = time.process_time()
+        fleet.run(order, blocks, {})
+        took = (time.process_time() - started) / len(blocks)
+    ray_fleet.IN_FLIGHT, ray_fleet.TASKS_PER_ACTOR = usual
+    _say(f"server, a task among {CROWD} under way: {1000 * took:.2f} ms of a processor")
+    return took
 
 
 def ordered(made: Experiment) -> tuple[Order, list[Block]]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 
+from clients import ray_fleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
 from clients.ray_fleet import RayFleet
@@ -151,3 +153,26 @@ def test_an_actor_that_cannot_start_is_an_error_at_once_that_says_why(ray_cluste
     shutil.rmtree(made.shards.folder)  # as on a node that does not have it
     with pytest.raises(WorkerLost, match=r"a client actor cannot start: .*DataError: there is no "):
         RayFleet.start(engine, ClientsConfig(**SMALL), Placement(1, None), "test")
+
+
+@ray.remote
+class Other:
+    """Somebody else's, on the same cluster."""
+
+
+def test_actors_that_find_no_room_are_told_of_and_start_when_there_is(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_fleet, "TELL_S", 1.0)
+    free = ray.available_resources()["CPU"]
+    other, told = Other.options(num_cpus=free).remote(), []  # type: ignore[attr-defined]
+    ray.get(other.__ray_ready__.remote())
+
+    def notice(line: str) -> None:
+        told.append(line)
+        ray.kill(other)
+
+    made = experiment(QUADRATIC, settings("cd_ma"))
+    fleet = RayFleet.start(made.engine(), ClientsConfig(**SMALL), Placement(2, None), f"test-{next(RUNS)}", notice)
+    fleet.end()
+    assert told[0] == "waiting for 2 of 2 client actors to start; the cluster has 0 CPU, 0 GPU free"
