@@ -51,18 +51,21 @@ class Delivery:
 
     Attributes:
         folder: the same path on every node; one that is there, on shared storage or from an earlier run, is used.
-        source: the name of the actor that has it for those nodes where it is not; None where there are no others. It is
-            no handle, which Ray would have to keep to start an actor anew that was given one.
+        source: name and namespace of the actor that has it for those nodes where it is not; None where there are no
+            others. It is no handle, which Ray would have to keep to start an actor anew that was given one.
     """
 
     folder: Path
-    source: str | None = None
+    source: tuple[str, str] | None = None
 
     @classmethod
-    def of(cls, folder: Path, node: str, name: str) -> tuple["Delivery", Any]:
+    def of(cls, folder: Path, node: str, name: str, namespace: str) -> tuple["Delivery", Any]:
         """Of a folder on a node, and the actor of that name, which is to be kept as long as it is needed."""
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        return cls(folder, name), Source.options(name=name, scheduling_strategy=there).remote(folder)  # type: ignore[attr-defined]
+        source = Source.options(  # type: ignore[attr-defined]
+            name=name, namespace=namespace, scheduling_strategy=there
+        ).remote(folder)
+        return cls(folder, (name, namespace)), source
 
     def arrive(self) -> None:
         """Waits until the folder is on this node. Of several processes on a node one fetches it.
@@ -90,7 +93,7 @@ class Delivery:
 
     def _fetch(self) -> None:
         assert self.source is not None
-        source: Any = ray.get_actor(self.source)
+        source: Any = ray.get_actor(*self.source)
         sizes: dict[str, int] = ray.get(source.sizes.remote())
         with folder_whole(self.folder) as unfinished:
             for name, size_bytes in sizes.items():

@@ -7,6 +7,7 @@ import math
 import operator
 import re
 import time
+import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,11 @@ class Packed:
     """A tensor on its way: Ray hands NumPy arrays on without copying, and tensors only by way of bytes."""
 
     array: NDArray[Any]
+
+
+def own_namespace() -> str:
+    """A new one: names are for people, and two runs, or one and what goes on with it, may give the same."""
+    return uuid.uuid4().hex
 
 
 def packed(tree: Any) -> Any:
@@ -222,22 +228,23 @@ class RayFleet:
             engine: which all of them run.
             config: what each of them reserves.
             placement: how many there are, and where.
-            run: no two runs of one connection to Ray that go on at a time have the same.
+            run: its name, which people see in those of the actors.
             notice: is told what is waited for.
 
         Raises WorkerLost where they do not stand.
         """
-        here = ray.get_runtime_context().get_node_id()
+        here, namespace = ray.get_runtime_context().get_node_id(), own_namespace()
         # As long as this process lives, so does its node, and an actor that was put there is started anew there.
         alone = set(placement.nodes) <= {here}
         delivery, source = Delivery(engine.shards.folder), None
         if not alone:
-            delivery, source = Delivery.of(engine.shards.folder, here, f"{run}:shards")
+            delivery, source = Delivery.of(engine.shards.folder, here, f"{run}:shards", namespace)
         # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
         given = (cloudpickle.dumps(engine), delivery, config.threads)
         actors = [
             ClientActor.options(  # type: ignore[attr-defined]
                 name=f"{run}:client-{i}",
+                namespace=namespace,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT",
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,

@@ -185,8 +185,11 @@ def submit(
 @app.command("jobs")
 def jobs_(address: Address = None) -> None:
     """Show the experiments that were sent to a cluster, the latest first."""
-    for job in jobs.listed(address):
+    found = jobs.listed(address)
+    for job in found:
         console.print(jobs.line(job))
+    if not found:
+        console.print("none")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
-from clients.ray_fleet import RayFleet, lost, original
+from clients.ray_fleet import RayFleet, lost, original, own_namespace
 from cluster import connect, folder, observers, plots, summary
 from cluster.config import Config, flat, load_config
 from cluster.experiment import Experiment
@@ -250,7 +250,7 @@ def _over_ray(
         try:
             while True:
                 server = ServerActor.options(  # type: ignore[attr-defined]
-                    name=f"{where.name}:server-{starts}", scheduling_strategy=here
+                    name=f"{where.name}:server-{starts}", namespace=own_namespace(), scheduling_strategy=here
                 ).remote(job, fleet, resume_from)
                 try:
                     with _heard(stop, server.stop.remote):

@@ -1,6 +1,7 @@
 """A folder on its way to a node."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def sent(ray_cluster: None, tmp_path: Path) -> tuple[Path, Delivery, object]:
     (folder / "large").write_bytes(os.urandom(2 * CHUNK_BYTES + 12_345))
     (folder / "small").write_bytes(b"small")
     (folder / "empty").touch()
-    _, source = Delivery.of(folder, ray.get_runtime_context().get_node_id(), f"source-{tmp_path.name}")
-    return folder, Delivery(tmp_path / "there" / "shards", f"source-{tmp_path.name}"), source
+    here, source = Delivery.of(folder, ray.get_runtime_context().get_node_id(), "source", tmp_path.name)
+    return folder, replace(here, folder=tmp_path / "there" / "shards"), source
 
 
 def test_it_arrives_whole_and_once(sent: tuple[Path, Delivery, object]) -> None:

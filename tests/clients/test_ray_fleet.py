@@ -1,6 +1,5 @@
 """The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
 
-import itertools
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,11 +26,10 @@ pytestmark = pytest.mark.ray
 SMALL = {"num_cpus": 0.1}
 PARTITION = {"name": "by_label", "clients": 6}
 N_CLIENTS = 6
-RUNS = itertools.count()
 
 
 def started(made: Any, placement: Placement) -> RayFleet:
-    return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement, f"test-{next(RUNS)}")
+    return RayFleet.start(made.engine(), ClientsConfig(**SMALL), placement, "test")
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +171,6 @@ def test_actors_that_find_no_room_are_told_of_and_start_when_there_is(
         ray.kill(other)
 
     made = experiment(QUADRATIC, settings("cd_ma"))
-    fleet = RayFleet.start(made.engine(), ClientsConfig(**SMALL), Placement(2, None), f"test-{next(RUNS)}", notice)
+    fleet = RayFleet.start(made.engine(), ClientsConfig(**SMALL), Placement(2, None), "test", notice)
     fleet.end()
     assert told[0] == "waiting for 2 of 2 client actors to start; the cluster has 0 CPU, 0 GPU free"

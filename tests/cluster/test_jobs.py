@@ -71,6 +71,7 @@ def here(tmp_path: Path, **sections: Any) -> Path:
 
 @pytest.mark.ray
 def test_a_job_is_sent_followed_and_gives_the_bits_of_this_machine(cluster: heads.Head, tmp_path: Path) -> None:
+    assert cluster.run(*RAYSIM, "jobs", "--address", cluster.dashboard, cwd=ROOT).stdout == "none\n"
     config, storage = written(tmp_path), tmp_path / "storage"
     words = ["submit", str(config), "-o", "rounds=5", "--address", cluster.dashboard, "--storage", str(storage)]
     done = cluster.run(*RAYSIM, *words, cwd=ROOT)
