@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 import re
+import threading
 import time
 import uuid
 import warnings
@@ -39,7 +40,7 @@ from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Shards, Split
-from raysim.errors import RaysimError, ResultLost, StoreFull, WorkerLost
+from raysim.errors import RaysimError, ResultLost, Stopped, StoreFull, WorkerLost
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
@@ -53,7 +54,7 @@ HANGS = 4
 # Seconds between attempts to reach an actor whose process has died: it takes calls again once it was started anew, and
 # if its node has gone, Ray may take half a minute to find that out.
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0)
-# Seconds that an actor may take to start, which includes waiting for room on the cluster.
+# Seconds that an actor may take to start, if no more are asked for.
 START_S = 600.0
 # Seconds between two lines about actors that are waited for.
 TELL_S = 30.0
@@ -201,8 +202,8 @@ class RayFleet:
         timeout_s: how long no actor may be done with anything.
         retries: times that a task is given again to an actor that was started anew, after the one that had it died or
             was ended. Clients keep nothing in actors and draw nothing there: a task gives the same bits each time.
-        run: whose it is, for people.
-        source: of the shards, for actors on other nodes; None where there are none.
+        run_name: whose it is, for people.
+        source: of the files that actors need, for those on other nodes; None where there are none.
     """
 
     actors: Sequence[Any]
@@ -221,6 +222,8 @@ class RayFleet:
         placement: Placement,
         run: str,
         notice: Callable[[str], object] = lambda line: None,
+        stop: threading.Event | None = None,
+        within_s: float = START_S,
     ) -> "RayFleet":
         """Starts the actors and waits until they stand.
 
@@ -230,15 +233,18 @@ class RayFleet:
             placement: how many there are, and where.
             run: its name, which people see in those of the actors.
             notice: is told what is waited for.
+            stop: once it is set, they are waited for no longer.
+            within_s: how long they may take, which includes waiting for room on the cluster and for data.
 
-        Raises WorkerLost where they do not stand.
+        Raises WorkerLost where they do not stand, and Stopped.
         """
         here, namespace = ray.get_runtime_context().get_node_id(), own_namespace()
         # As long as this process lives, so does its node, and an actor that was put there is started anew there.
         alone = set(placement.nodes) <= {here}
-        delivery, source = Delivery(engine.shards.folder), None
+        files = (engine.shards.folder, *engine.problem.files)
+        delivery, source = Delivery(files), None
         if not alone:
-            delivery, source = Delivery.of(engine.shards.folder, here, f"{run}:shards", namespace)
+            delivery, source = Delivery.of(files, here, f"{run}:data", namespace)
         # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
         given = (cloudpickle.dumps(engine), delivery, config.threads)
         actors = [
@@ -258,7 +264,7 @@ class RayFleet:
         ]
         fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries, run, source)
         try:
-            fleet._await(notice)
+            fleet._await(notice, stop or threading.Event(), within_s)
         except BaseException:
             fleet.end()
             raise
@@ -326,13 +332,16 @@ class RayFleet:
                 task.again()
         raise AssertionError("it counts for ever")
 
-    def _await(self, notice: Callable[[str], object]) -> None:
-        """Waits until all actors take calls. Raises WorkerLost where one does not."""
+    def _await(self, notice: Callable[[str], object], stop: threading.Event, within_s: float) -> None:
+        """Waits until all actors take calls. Raises WorkerLost where one does not, and Stopped."""
         starting = [actor.ready.remote() for actor in self.actors]
-        latest = time.monotonic() + START_S
+        latest, tell = time.monotonic() + within_s, time.monotonic() + TELL_S
         while starting and time.monotonic() < latest:
-            _, starting = ray.wait(starting, num_returns=len(starting), timeout=TELL_S)
-            if starting:
+            _, starting = ray.wait(starting, num_returns=len(starting), timeout=0.5)
+            if starting and stop.is_set():
+                raise Stopped("stopped while client actors were starting")
+            if starting and time.monotonic() > tell:
+                tell += TELL_S
                 free = ray.available_resources()
                 amounts = ", ".join(f"{free.get(unit, 0):g} {unit}" for unit in ("CPU", "GPU"))
                 notice(
@@ -352,7 +361,8 @@ class RayFleet:
                     raise WorkerLost(f"a client actor cannot start: {_line(error)}") from error
                 if isinstance(error, GetTimeoutError):
                     raise WorkerLost(
-                        f"a client actor has not started in {START_S:g} s; look at what the cluster's nodes have free"
+                        "a client actor has not started in time; look at what the cluster's nodes have free, and raise "
+                        "ray.wait_s for more of it"
                     ) from error
                 if pause_s is None:
                     raise WorkerLost(f"a client actor that died cannot be reached: {_line(error)}") from error

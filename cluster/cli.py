@@ -154,7 +154,8 @@ def submit(
         str | None, typer.Option(help="A folder of the cluster, for what the configuration has relative paths for.")
     ] = None,
     include: Annotated[
-        list[Path] | None, typer.Option(help="A file or folder that your modules need as well; repeatable.")
+        list[Path] | None,
+        typer.Option(help="A file or folder that your modules need as well, with --resume those modules; repeatable."),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the job to its end.")] = True,
 ) -> None:
@@ -164,6 +165,8 @@ def submit(
     if config is not None:
         made = jobs.parcel(load_config(config, override or []), storage, include or [])
     else:
+        if storage is not None:
+            raise ConfigError("--storage", "is for a new run; one that goes on does so in its own folder")
         made = jobs.parcel_to_resume(str(resume), override or [], include or [])
     with made as parcel:
         n_files, n_bytes = parcel.sizes

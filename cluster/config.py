@@ -80,7 +80,7 @@ class RayConfig(BaseModel):
         address: of a running cluster ("auto" finds the one on this machine). Without it RAY_ADDRESS counts, as under
             `ray job submit`; without that, Ray is started here for this run.
         wait_s: how long a run waits for nodes that it needs and the cluster does not have yet; an autoscaler is asked
-            for them. 0 refuses at once.
+            for them. 0 refuses at once. For room on nodes that are there it waits ten minutes, or this if it is longer.
     """
 
     model_config = STRICT

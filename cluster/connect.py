@@ -15,7 +15,7 @@ import torch
 from ray.autoscaler.sdk import request_resources
 
 from clients.placement import Node, Placement
-from raysim.errors import PlacementError
+from raysim.errors import PlacementError, Stopped
 
 # Seconds between two looks at whether nodes that are waited for have come.
 LOOK_S = 2.0
@@ -74,7 +74,13 @@ def nodes() -> tuple[Node, ...]:
     return tuple(_node(found["NodeID"], found["Resources"]) for found in ray.nodes() if found["Alive"])
 
 
-def placed(place: Place, bundle: Mapping[str, float], wait_s: float, notice: Callable[[str], object]) -> Placement:
+def placed(
+    place: Place,
+    bundle: Mapping[str, float],
+    wait_s: float,
+    notice: Callable[[str], object],
+    stop: threading.Event,
+) -> Placement:
     """The placement of client actors on the cluster, once it has room for them.
 
     Args:
@@ -82,8 +88,9 @@ def placed(place: Place, bundle: Mapping[str, float], wait_s: float, notice: Cal
         bundle: what one of them reserves, for which an autoscaler is asked.
         wait_s: how long to wait for nodes that are missing.
         notice: is told what is awaited.
+        stop: once it is set, nothing is awaited any longer.
 
-    Raises PlacementError where there is no room in time.
+    Raises PlacementError where there is no room in time, and Stopped.
     """
     begun, asked, seen = time.monotonic(), False, 0
     try:
@@ -96,13 +103,14 @@ def placed(place: Place, bundle: Mapping[str, float], wait_s: float, notice: Cal
                 if waited_s >= wait_s:
                     waited = f" (waited {waited_s:.0f} s for nodes, ray.wait_s)" if wait_s else ""
                     raise PlacementError(f"{error}{waited}") from None
-                if not asked and error.actors:
+                if error.actors:  # again each time: another run that waits has one request with this one's
                     request_resources(bundles=[dict(bundle)] * error.actors)
                     asked = True
                 if len(there) != seen:
                     notice(f"waiting up to {wait_s - waited_s:.0f} s for nodes ({len(there)} there): {error}")
                     seen = len(there)
-            time.sleep(LOOK_S)
+            if stop.wait(LOOK_S):
+                raise Stopped("stopped while nodes were awaited")
     finally:
         if asked:
             request_resources(bundles=[])  # what was reserved by then keeps its nodes

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shlex
 import shutil
 import sys
@@ -24,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import requests
 from ray._private.runtime_env.packaging import GCS_STORAGE_MAX_SIZE
-from ray.exceptions import AuthenticationError
+from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cluster import folder, yaml12
@@ -35,11 +37,13 @@ from raysim.errors import ConfigError, JobError
 
 ADDRESS = "http://127.0.0.1:8265"
 ROOMS = ("raysim", "clients", "server", "cluster")
-# Never part of what is sent, wherever it lies; nor are folders of these names that are no packages.
+# Of the user's modules, what is no code; nor are folders of these names sent that have none in them.
 EXCLUDED = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.arrow", "*.pt", "node_modules")
 NO_CODE = ("runs", "data")
+# Of what --include names.
+NEVER = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.pyc")
 # How long Ray lets a job that is to stop play its round to the end, before it kills it; its own default is 3 s.
-STOP_WAIT_S = 24 * 3600
+STOP_WAIT_S = 3600
 POLL_S = 0.5
 # How long a cluster that was only just started may take until it has something to run jobs with.
 AGENT_S = 60.0
@@ -102,7 +106,9 @@ def parcel(config: Config, storage: str | None, include: Sequence[Path]) -> Iter
 
 @contextlib.contextmanager
 def parcel_to_resume(run: str, overrides: Sequence[str], include: Sequence[Path]) -> Iterator[Parcel]:
-    """The same, to go on with a run folder of the cluster. Raises ConfigError where its path is relative."""
+    """The same, to go on with a run folder of the cluster, whose configuration is there: modules of the user's that it
+    names are sent with `include` only. Raises ConfigError where its path is relative.
+    """
     if not Path(run).is_absolute():
         raise ConfigError("--resume", f"{run!r} is relative; give the folder's absolute path on the cluster")
     words = ["python", "-m", "cluster", "run", "--resume", run, *(w for o in overrides for w in ("-o", o))]
@@ -112,7 +118,7 @@ def parcel_to_resume(run: str, overrides: Sequence[str], include: Sequence[Path]
 
 def submit(parcel: Parcel, address: str | None) -> str:
     """Sends it and returns the job's id. Raises JobError."""
-    job = re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", parcel.name) + f"-{time.strftime('%Y%m%d-%H%M%S')}"
+    job = re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", parcel.name) + f"-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     runtime_env = {
         "working_dir": str(parcel.folder),
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), "PYTHONUNBUFFERED": "1"},
@@ -171,18 +177,31 @@ def line(job: JobDetails) -> str:
 @contextlib.contextmanager
 def _answers(address: str | None) -> Iterator[JobSubmissionClient]:
     at = address or os.environ.get("RAY_API_SERVER_ADDRESS") or ADDRESS
+    at = at if "://" in at else f"http://{at}"
     try:
-        client, dashboard = JobSubmissionClient(at), "ray.dashboard.modules"
-        for talkative in (f"{dashboard}.dashboard_sdk", f"{dashboard}.job.sdk", "ray._private.runtime_env.packaging"):
-            logging.getLogger(talkative).setLevel(logging.WARNING)
-        yield client
-    except (ConnectionError, aiohttp.ClientConnectionError) as error:
+        yield _client(at)
+    except BrokenPipeError:  # of whoever reads what is printed
+        raise
+    except (ConnectionError, requests.ConnectionError, aiohttp.ClientConnectionError) as error:
         raise JobError(
             f"no job server answers at {at}; give --address, such as {ADDRESS}, that of the cluster's dashboard "
             f"({_line(error)})"
         ) from None
-    except (AuthenticationError, RuntimeError, ValueError, aiohttp.ClientError) as error:
+    except (RayError, RuntimeError, ValueError, aiohttp.ClientError, requests.RequestException) as error:
         raise JobError(f"the job server at {at}: {_line(error)}") from None
+
+
+def _client(at: str) -> JobSubmissionClient:
+    """Of this server: Ray would prefer what environment variables name to what it is told."""
+    before = {name: os.environ.pop(name, None) for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")}
+    try:
+        client = JobSubmissionClient(at)
+    finally:
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+    dashboard = "ray.dashboard.modules"
+    for talkative in (f"{dashboard}.dashboard_sdk", f"{dashboard}.job.sdk", "ray._private.runtime_env.packaging"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
+    return client
 
 
 def _line(error: BaseException) -> str:
@@ -204,7 +223,8 @@ def _abroad(config: Config, storage: str | None) -> Config:
     for key in ("data", "partition", "problem", "model", "algorithm", "devices"):
         section = getattr(config, key)
         for place, value in flat(section.model_dump(mode="json") if section else {}).items():
-            if place != "name" and isinstance(value, str) and _is_here(value):
+            is_name = place.rpartition(".")[2] in ("name", "preset")
+            if not is_name and isinstance(value, str) and _is_here(value):
                 raise ConfigError(
                     f"{key}.{place}", f"{value!r} is a path of this folder; give the absolute one of the cluster"
                 )
@@ -212,7 +232,7 @@ def _abroad(config: Config, storage: str | None) -> Config:
               "checkpoint.folder": config.checkpoint.folder}  # fmt: skip
     there: dict[str, str | None] = {}
     for key, given in places.items():
-        if given is None or "://" in given or Path(given).is_absolute():
+        if given is None or "://" in given or given.startswith("~") or Path(given).is_absolute():
             there[key] = given
         elif storage is not None:
             there[key] = f"{storage.rstrip('/')}/{given}"
@@ -241,7 +261,7 @@ def _modules(config: Config) -> list[Path]:
     """Files and folders of the user's modules with the classes that a configuration names, once they are imported."""
     names = (value for value in flat(config.model_dump(mode="json")).values() if isinstance(value, str))
     named = {name.split(":")[0].split(".")[0] for name in names if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)}
-    found = [sys.modules[name] for name in sorted(named - set(ROOMS))]
+    found = [sys.modules[name] for name in sorted(named - set(ROOMS)) if name in sys.modules]
     places = [Path(next(iter(getattr(module, "__path__", ())), None) or str(module.__file__)) for module in found]
     # What is installed here must be installed there.
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
@@ -257,11 +277,11 @@ def _packed(modules: Sequence[Path], include: Sequence[Path]) -> Iterator[Path]:
         for room in ROOMS:
             shutil.copytree(here / room, into / room, ignore=_all_but_python)
         for path in modules:
-            _copy(path, into / path.name)
+            _copy(path, into / path.name, _unwanted)
         for path in include:
             if path.is_absolute() or ".." in path.parts or not path.exists():
                 raise ConfigError("--include", f"{path} is not a file or folder of the working directory")
-            _copy(path, into / path)
+            _copy(path, into / path, NEVER)
         (into / folder.ORIGIN).write_text(json.dumps(folder.origin()))
         yield into
 
@@ -271,13 +291,13 @@ def _all_but_python(path: str, names: list[str]) -> set[str]:
 
 
 def _unwanted(path: str, names: list[str]) -> set[str]:
-    no_code = {name for name in names if name in NO_CODE and not Path(path, name, "__init__.py").exists()}
+    no_code = {name for name in names if name in NO_CODE and not any(Path(path, name).rglob("*.py"))}
     return EXCLUDED(path, names) | no_code
 
 
-def _copy(source: Path, to: Path) -> None:
+def _copy(source: Path, to: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, to, ignore=_unwanted, dirs_exist_ok=True)
+        shutil.copytree(source, to, ignore=ignore, dirs_exist_ok=True, ignore_dangling_symlinks=True)
     else:
         shutil.copy(source, to)

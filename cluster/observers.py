@@ -3,9 +3,11 @@
 import contextlib
 import datetime
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +24,8 @@ from server.rounds import Progress
 LOGGED = ("phase", "valid", *FATES, "rejected", "bytes_down", "bytes_up", *TIMES)
 
 _RUN = ("run",)
-_ROUNDS = Counter("raysim_rounds", "Rounds played.", _RUN)
+_ROUNDS = Counter("raysim_rounds", "Rounds played, since this run was started or went on.", _RUN)
+_DONE = Gauge("raysim_rounds_done", "Rounds played in all.", _RUN)
 _PLANNED = Gauge("raysim_rounds_planned", "Rounds that the run is to have.", _RUN)
 _CLIENTS = Counter("raysim_clients", "Clients by what became of them in a phase.", ("run", "phase", "fate"))
 _BYTES = Counter("raysim_bytes", "Bytes that were moved to and from clients.", ("run", "phase", "direction"))
@@ -40,20 +43,27 @@ class Observer(Protocol):
 
 
 class Log:
-    """log.jsonl of a run folder: a JSON object a line, with at least `time` (UTC) and `event`."""
+    """log.jsonl of a run folder: a JSON object a line, with at least `time` (UTC) and `event`.
+
+    Attributes:
+        rounds: that it tells of.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "log.jsonl"
+        self.rounds = 0
         if self._path.exists():  # a run that goes on; it may have been broken off, or the disk full, within a line
             written = self._path.read_bytes()
             os.truncate(self._path, written.rfind(b"\n") + 1)
+            events = map(json.loads, written[: written.rfind(b"\n") + 1].splitlines())
+            self.rounds = max((event["round"] for event in events if event["event"] == "round"), default=0)
 
     def say(self, event: str, **fields: Any) -> None:
         """Appends a line. Raises OutputError."""
         line = {"time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), "event": event}
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line | fields) + "\n")
+                file.write(json.dumps(_plain(line | fields), allow_nan=False) + "\n")
         except OSError as error:
             raise OutputError(
                 f"cannot write {self._path} ({error.strerror}); free space or choose another folder"
@@ -64,6 +74,7 @@ class Log:
             phases = [{key: row[key] for key in LOGGED if row.get(key) is not None} for row in report.phases]
             sums = {"bytes_down": report.bytes_down, "bytes_up": report.bytes_up, "sim_s": report.sim_s}
             self.say("round", round=report.round, phases=phases, **sums)
+            self.rounds = report.round
         if report.evaluated:
             self.say("evaluation", round=report.round, metrics=report.metrics)
         for warning in report.warnings:
@@ -82,6 +93,7 @@ class RayMetrics:
 
     def __call__(self, report: Progress) -> None:
         _PLANNED.set(report.rounds, {"run": self.run})
+        _DONE.set(report.round, {"run": self.run})
         if report.phases:
             _ROUNDS.inc(1, {"run": self.run})
         for row in report.phases:
@@ -123,7 +135,7 @@ class MLflow:
         self._client = mlflow.MlflowClient()
         known = self._client.get_experiment_by_name("raysim")
         experiment = known.experiment_id if known else self._client.create_experiment("raysim")
-        mine = self._client.search_runs([experiment], f"tags.`raysim.folder` = '{folder}'")
+        mine = self._client.search_runs([experiment], f'tags.`raysim.folder` = "{folder}"')
         if mine:
             self._run = mine[0].info.run_id
             self._client.set_terminated(self._run, "RUNNING")
@@ -131,7 +143,7 @@ class MLflow:
         made = self._client.create_run(experiment, tags={"raysim.folder": str(folder)}, run_name=folder.name)
         self._run = made.info.run_id
         for key, value in flat(resolved).items():
-            self._client.log_param(self._run, key, value)
+            self._client.log_param(self._run, re.sub(r"[^\w./ -]", "_", key), value)
 
     def __call__(self, report: Progress) -> None:
         for name, value in _scalars(report).items():
@@ -160,6 +172,8 @@ class Observers:
         if report.round <= self._round:
             return  # a server that was started anew plays some rounds again
         self._round = report.round
+        if report.round <= self.log.rounds:  # that with which a run goes on may have been told of, or not yet
+            report = replace(report, phases=())
         self.log(report)
         self._each(lambda observer: observer(report))
 
@@ -188,12 +202,13 @@ def observed(experiment: Experiment, folder: Path, done: int, tell: Callable[[st
     Raises ConfigError where one of output.loggers cannot be had.
     """
     config = experiment.config
-    others: dict[str, Observer] = {name: _logger(name, experiment, folder, done) for name in config.output.loggers}
-    if config.clients.fleet == "ray":
-        others["Ray's metrics"] = RayMetrics(folder.name)
-    made = Observers(Log(folder), others, tell)
+    made = Observers(Log(folder), {}, tell)
     made.log.say("start", run=folder.name, rounds=config.rounds, done=done, clients=experiment.shards.n_clients)
     try:
+        for name in config.output.loggers:
+            made.others[name] = _logger(name, experiment, folder, done)
+        if config.clients.fleet == "ray":
+            made.others["Ray's metrics"] = RayMetrics(folder.name)
         yield made
     except BaseException as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
@@ -214,6 +229,17 @@ def _logger(name: str, experiment: Experiment, folder: Path, done: int) -> Obser
         raise ConfigError("output.loggers", f"{name} is not installed: pip install {package}") from None
     except Exception as error:  # whatever the package raises where it cannot be reached
         raise ConfigError("output.loggers", f"{name} cannot be used: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which knows no infinity: what is not finite is null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
 
 
 def _add(counter: Counter, tags: Mapping[str, str], name: str, amounts: Mapping[str, float]) -> None:

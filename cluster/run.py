@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
-from clients.ray_fleet import RayFleet, lost, original, own_namespace
+from clients.ray_fleet import START_S, RayFleet, lost, original, own_namespace
 from cluster import connect, folder, observers, plots, summary
 from cluster.config import Config, flat, load_config
 from cluster.experiment import Experiment
@@ -240,11 +240,12 @@ def _over_ray(
     config, job = experiment.config, experiment.job(where)
     reached, losses, starts = -1, 0, 0
     with connect.session(config.ray.address):
-        placement = connect.placed(experiment.placement, config.clients.bundle, config.ray.wait_s, notice)
+        placement = connect.placed(experiment.placement, config.clients.room, config.ray.wait_s, notice, stop)
         notice(f"client actors: {placement.words}")
         if stored := experiment.stored(placement, connect.nodes()):
             notice(stored)
-        fleet = RayFleet.start(experiment.engine(), config.clients, placement, where.name, notice)
+        within_s = max(START_S, config.ray.wait_s)
+        fleet = RayFleet.start(experiment.engine(), config.clients, placement, where.name, notice, stop, within_s)
         # What the server writes, it writes on this node, which need share no storage with the others.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         try:

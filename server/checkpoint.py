@@ -24,7 +24,7 @@ from raysim.errors import CheckpointError, OutputError
 from raysim.output import write_whole
 from server import archive
 
-FORMAT = 2
+FORMAT = 1
 
 Tables = Mapping[str, pa.Table]
 

@@ -3,7 +3,9 @@
 Legend: C clients of a block, K local steps, B minibatch, N all clients.
 """
 
+import itertools
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,29 +97,38 @@ class Planner:
         else:
             n = max(AUTO_BLOCKS, math.ceil(len(cohort) / MOST))
         cut = np.array_split(cohort, min(n, len(cohort)))
+        drawn: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
         if isinstance(work, LocalSteps):
-            rows_CKB, width_C = self._minibatches(work, t, phase, cohort)
-        blocks, start = [], 0
-        for clients_C in cut:
-            mine, start = slice(start, start + len(clients_C)), start + len(clients_C)
-            rows = rows_CKB[mine, :, : width_C[mine].max()] if isinstance(work, LocalSteps) else None
-            keys_C = draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
-            blocks.append(Block(clients_C, np.ones(len(clients_C)), rows, keys_C))
-        return blocks
+            drawn = self._minibatches(work, t, phase, cut)
+        return [
+            Block(clients_C, np.ones(len(clients_C)), rows_CKB, self._keys(t, phase, clients_C))
+            for clients_C, rows_CKB in zip(cut, drawn, strict=False)
+        ]
+
+    def _keys(self, t: int, phase: str, clients_C: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
 
     def _minibatches(
-        self, work: LocalSteps, t: int, phase: str, clients_C: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of K minibatches by reshuffling, shape (C, K, B), -1 where a batch is short; each client's largest B."""
+        self, work: LocalSteps, t: int, phase: str, cut: Sequence[NDArray[np.int64]]
+    ) -> list[NDArray[np.int64]]:
+        """By block, rows of K minibatches by reshuffling, shape (C, K, B) with its largest B, -1 where one is short."""
+        clients_C = np.concatenate(cut)
         n_C = self.rows_N[clients_C]
-        width_C = np.maximum(*_sizes(work, n_C))
-        rows_CKB = np.full((len(clients_C), work.K, width_C.max()), -1)
+        lengths = np.array([len(block) for block in cut])
+        starts = np.cumsum(lengths) - lengths
+        block_C = np.repeat(np.arange(len(cut)), lengths)
+        place_C = np.arange(len(clients_C)) - starts[block_C]
+        widths = np.maximum.reduceat(np.maximum(*_sizes(work, n_C)), starts)
+        made = [np.full((C, work.K, B), -1) for C, B in zip(lengths.tolist(), widths.tolist(), strict=True)]
+        # All clients with equally many rows, of whatever block, at a time.
         for n in np.unique(n_C).tolist():
             same = np.flatnonzero(n_C == n)
             for some in np.array_split(same, math.ceil(len(same) * n / SORTED)):
-                drawn_CKB = self._of_size(work, t, phase, clients_C[some], n)
-                rows_CKB[some, :, : drawn_CKB.shape[2]] = drawn_CKB
-        return rows_CKB, width_C
+                for rows_KB, i, c in zip(
+                    self._of_size(work, t, phase, clients_C[some], n), block_C[some], place_C[some], strict=True
+                ):
+                    made[i][c, :, : rows_KB.shape[1]] = rows_KB
+        return made
 
     def _of_size(self, work: LocalSteps, t: int, phase: str, clients_C: NDArray[np.int64], n: int) -> NDArray[np.int64]:
         """The minibatches of clients that have n rows each."""

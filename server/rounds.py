@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from raysim.data import Split
@@ -141,6 +142,8 @@ class Server:
         # The last round is evaluated in any case, and need not be the last any more.
         due = [self._is_evaluated(rounds) for rounds in measured["round"].to_pylist()]
         self.ledger.restore({**standing.tables, "metrics": measured.filter(pa.array(due, pa.bool_()))})
+        rounds = standing.tables["rounds"]
+        self._phases = tuple(rounds.filter(pc.equal(rounds["round"], self.done - 1)).to_pylist())
 
     def stop(self) -> None:
         """Has `run` end after the round that is being played, with a checkpoint. It may be called from any thread."""
@@ -303,9 +306,12 @@ class Server:
     def _evaluated(self, evaluation: "_Evaluation") -> Progress:
         """Waits for it and books it."""
         with noted(f"in the evaluation after {evaluation.progress.round} rounds"):
-            progress = replace(evaluation.progress, metrics=evaluation.metrics())
-        found = (self.job.problem.trouble(values) for values in progress.metrics.values())
-        trouble = next((text for text in found if text), None)
+            found = evaluation.metrics()
+        # A problem of a user's may give numbers of NumPy's or torch's.
+        plain = {split: {name: v if v is None else float(v) for name, v in of.items()} for split, of in found.items()}
+        progress = replace(evaluation.progress, metrics=plain)
+        troubles = (self.job.problem.trouble(values) for values in progress.metrics.values())
+        trouble = next((text for text in troubles if text), None)
         if trouble and trouble != self._trouble:
             progress = replace(progress, warnings=(*progress.warnings, trouble))
         self._trouble = trouble

@@ -11,6 +11,7 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before that of the plugin that has several workers, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers (pytest -n 2) a file's tests stay together, for what they share, but for the contracts'.
 

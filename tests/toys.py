@@ -4,10 +4,13 @@ import math
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
@@ -106,6 +109,14 @@ class Faulty(Quadratic):
         if bool((batch.inputs.abs() >= self.limit).any()):
             raise ValueError("a row I did not expect")
         return super().value(z, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Quadratic):
+    """A problem with a metric of NumPy's own type."""
+
+    def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        return {**super().metrics(z, outputs, labels), "half": np.float32(0.5)}
 
 
 @dataclass(frozen=True, kw_only=True)

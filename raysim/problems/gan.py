@@ -151,6 +151,10 @@ class GAN(Problem):
         classifier = Classifier.trained(shards, self.classifier_epochs, cache, report)
         return replace(self, classifier=classifier)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return () if self.classifier is None else (self.classifier.path,)
+
     def parts(self, z: Point) -> Mapping[str, Tensor]:
         named = {"generator": self.generator.unflatten(z.x), "discriminator": self.discriminator.unflatten(z.y)}
         return {f"{part}.{name}": w for part, weights in named.items() for name, w in weights.items()}

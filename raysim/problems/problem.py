@@ -138,6 +138,11 @@ class Problem(ABC):
         return self
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Files that it is unpickled from, of those that `prepared` keeps: every node of a cluster is given them."""
+        return ()
+
+    @property
     def networks(self) -> tuple[Network, ...]:
         """The networks whose weights are in x or y."""
         return ()

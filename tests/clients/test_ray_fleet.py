@@ -1,6 +1,7 @@
 """The same bits whoever computes: in this process, on pools of 1, 2 and 4 actors, and on an actor per client."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from clients import ray_fleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
 from clients.ray_fleet import RayFleet
-from raysim.errors import ClientError, WorkerLost
+from raysim.errors import ClientError, Stopped, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
 from tests.contracts.table import TABLE, settings
@@ -174,3 +175,14 @@ def test_actors_that_find_no_room_are_told_of_and_start_when_there_is(
     fleet = RayFleet.start(made.engine(), ClientsConfig(**SMALL), Placement(2, None), "test", notice)
     fleet.end()
     assert told[0] == "waiting for 2 of 2 client actors to start; the cluster has 0 CPU, 0 GPU free"
+
+
+def test_actors_are_awaited_no_longer_once_the_run_is_to_stop(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_fleet, "TELL_S", 1.0)
+    stop = threading.Event()
+    made = experiment(QUADRATIC, settings("cd_ma"))
+    never = ClientsConfig(num_cpus=1000.0)
+    with pytest.raises(Stopped):
+        RayFleet.start(made.engine(), never, Placement(1, None), "test", lambda line: stop.set(), stop)

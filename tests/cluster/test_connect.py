@@ -3,10 +3,18 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+
+from cluster import load_config, run
+from raysim.errors import Stopped
+from tests.contracts.table import settings
+from tests.play import QUADRATIC
+from tests.same import log
 
 pytestmark = pytest.mark.ray
 
@@ -79,3 +87,18 @@ def test_it_leaves_what_the_program_does_about_sigterm() -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", HEARS], text=True, capture_output=True, timeout=120, env=environment)
     assert (done.returncode, done.stdout) == (0, "heard\n")
+
+
+def test_nodes_are_awaited_no_longer_once_the_run_is_to_stop(ray_cluster: None, tmp_path: Path) -> None:
+    stop, told = threading.Event(), []
+
+    def notice(line: str) -> None:
+        told.append(line)
+        stop.set()
+
+    tree = QUADRATIC | {"algorithm": settings("cd_ma"), "output": {"folder": str(tmp_path)}}
+    with pytest.raises(Stopped):
+        run(load_config(tree | {"clients": {"actors": 1000}, "ray": {"wait_s": 1e6}}), notice=notice, stop=stop)
+    assert told[0].startswith("waiting up to 1000000 s for nodes (1 there): 1000 client actors x 1 CPU = 1000 CPU, ")
+    (folder,) = tmp_path.iterdir()
+    assert log(folder)[-1]["outcome"] == "stopped"

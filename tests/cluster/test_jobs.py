@@ -83,7 +83,9 @@ def test_a_job_is_sent_followed_and_gives_the_bits_of_this_machine(cluster: head
     (job,) = re.findall(r"^job (\S+), results in", done.stdout, re.MULTILINE)
     assert re.search(rf"^{job}  succeeded  \d+ s  {storage}/runs$", done.stdout, re.MULTILINE)
     assert not differences(folder, here(tmp_path, rounds=5))
-    listed = cluster.run(*RAYSIM, "jobs", "--address", cluster.dashboard, cwd=ROOT)
+    # What is said counts, and not what the environment does, which Ray would prefer.
+    other, short = "http://127.0.0.1:1", cluster.dashboard.removeprefix("http://")
+    listed = cluster.run(*RAYSIM, "jobs", "--address", short, cwd=ROOT, RAY_ADDRESS=other, RAY_API_SERVER_ADDRESS=other)
     assert f"{job}  succeeded" in listed.stdout
     origin = json.loads((folder / "environment.json").read_text())
     assert origin["packages"]["raysim"] == version("raysim")
@@ -222,6 +224,9 @@ def test_what_a_job_would_not_find_is_refused_before_it_is_sent(
     assert refused(**away, data={"name": "parquet", "train": "rows.parquet"}).startswith(
         "data.train: 'rows.parquet' is a path of this folder"
     )
+    (tmp_path / "auc").touch()
+    with jobs.parcel(load_config(BASE | {"name": "experiment"} | away), None, []):
+        pass  # what only has the name of a file is no path
     assert refused(**away, include=[Path("nothing")]).startswith("--include: nothing is not a file or folder")
     assert refused(**away, algorithm={"name": "cd_mag"}).endswith("did you mean 'cd_mage'?")
 
@@ -230,18 +235,27 @@ def test_a_parcel_has_what_a_job_needs_and_nothing_else(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "own_package"
-    for unwanted in (".git", "__pycache__", "runs", "data"):
+    for unwanted in (".git", "__pycache__", "runs", "weights/data"):
         (package / unwanted).mkdir(parents=True)
         (package / unwanted / "file").touch()
+    (package / "data").mkdir()
+    (package / "data" / "code.py").touch()
+    (package / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "first.pt").touch()
     (package / "__init__.py").write_text("from raysim.problems import Quadratic as Mine")
     (package / "saved.pt").touch()
     tree = QUADRATIC | {"problem": {"name": "own_package:Mine"}, "model": None, "algorithm": settings("cd_ma")}
     config = load_config(BASE | {"name": "experiment", "ray": {"address": "auto"}} | tree)
-    with jobs.parcel(config, "/there/", []) as parcel:
+    with jobs.parcel(config, "/there/", [Path("weights")]) as parcel:
         files = {str(path.relative_to(parcel.folder)) for path in parcel.folder.rglob("*") if path.is_file()}
-        assert {name.split("/")[0] for name in files} == {*jobs.ROOMS, "own_package", "config.yaml", "origin.json"}
-        assert [name for name in files if name.startswith("own_package")] == ["own_package/__init__.py"]
-        assert all(name.endswith(".py") for name in files - {"config.yaml", "origin.json"})
+        others = {"config.yaml", "origin.json", "weights/first.pt"}
+        assert {name.split("/")[0] for name in files - others} == {*jobs.ROOMS, "own_package"}
+        assert {name for name in files if name.startswith("own_package")} == {
+            "own_package/__init__.py", "own_package/data/code.py"
+        }  # fmt: skip
+        assert all(name.endswith(".py") for name in files - others)
+        assert others <= files
         sent = load_config(parcel.folder / "config.yaml")
         assert parcel.sizes[0] == len(files)
     assert not parcel.folder.exists()

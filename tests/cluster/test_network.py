@@ -66,7 +66,8 @@ def _ip(*words: str) -> None:
 @pytest.fixture
 def network() -> Iterator[Network]:
     """Two hosts, which the machine must allow."""
-    made = Network(f"r{uuid.uuid4().hex[:6]}", "10.213.77")
+    unique = uuid.uuid4()
+    made = Network(f"r{unique.hex[:6]}", f"10.{unique.bytes[0]}.{unique.bytes[1]}")
     if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("network namespaces need root, ip and unshare")
     with contextlib.ExitStack() as undo:

@@ -1,5 +1,6 @@
 """A run's log, and the loggers that are told of it."""
 
+import math
 import shutil
 import sys
 import threading
@@ -11,7 +12,9 @@ from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cluster import load_config, resume, run
+from cluster.observers import Log
 from raysim.errors import ClientError, ConfigError, Stopped
+from server.rounds import Progress, Server
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
 from tests.same import differences, log
@@ -154,3 +157,37 @@ def test_a_logger_that_is_not_there_is_an_error_before_the_run(tmp_path: Path, m
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(ConfigError, match=r"output.loggers: mlflow cannot be used: .*127.0.0.1"):
         run(load_config(tree(tmp_path, output=output)))
+
+
+def test_the_log_has_each_round_once_however_a_run_was_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluated round is told of when the next one is played; if that fails, the checkpoint may be of that round."""
+    play = Server.play
+
+    def failing(server: Server, t: int) -> None:
+        if t == 3:
+            raise OSError("somebody pulled a plug")
+        play(server, t)
+
+    made = tree(tmp_path, checkpoint={"every": 3})
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "play", failing)
+        with pytest.raises(OSError, match="plug"):
+            run(load_config(made))
+    (folder,) = (tmp_path / "runs").iterdir()
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"time": "2026-01-02T03:04:05.678+00:00", "event": "rou')  # as a process that is killed leaves it
+    resume(folder)
+    assert [event["round"] for event in log(folder) if event["event"] == "round"] == list(range(1, 8))
+    assert [event["round"] for event in log(folder) if event["event"] == "evaluation"] == [0, 3, 6, 7]
+
+
+def test_the_log_is_json_whatever_metrics_there_are(tmp_path: Path) -> None:
+    report = Progress(3, 5, {"test": {"auc": math.inf, "loss": math.nan, "value": 0.5}}, True, 0, 0, None)
+    Log(tmp_path)(report)
+    (event,) = log(tmp_path)
+    assert event["metrics"] == {"test": {"auc": None, "loss": None, "value": 0.5}}
+    made = tree(tmp_path, problem={"name": "tests.toys:Measured"})
+    result = run(load_config(made))
+    assert {row["value"] for row in result.metrics.to_pylist() if row["metric"] == "half"} == {0.5}

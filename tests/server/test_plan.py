@@ -130,3 +130,11 @@ def test_a_cohort_larger_than_the_clients_with_rows_is_refused_by_name() -> None
 def test_no_rows_at_all_is_an_error() -> None:
     with pytest.raises(DataError, match="every client has 0 rows"):
         planner([0, 0]).cohort(Uniform(1), 0, "update", None)
+
+
+def test_blocks_are_as_wide_as_their_own_largest_batch() -> None:
+    """One client with very many rows must not make room for as many everywhere."""
+    rows_N = np.full(100, 8)
+    rows_N[7] = 5_000
+    made = Planner(rows_N, 0, block=10).blocks(LocalSteps(K=2, batch=None), 0, "update", np.arange(100))
+    assert [block.rows_CKB.shape for block in made if block.rows_CKB is not None] == [(10, 2, 5_000)] + 9 * [(10, 2, 8)]
