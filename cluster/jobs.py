@@ -262,7 +262,8 @@ def _modules(config: Config) -> list[Path]:
     names = (value for value in flat(config.model_dump(mode="json")).values() if isinstance(value, str))
     named = {name.split(":")[0].split(".")[0] for name in names if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)}
     found = [sys.modules[name] for name in sorted(named - set(ROOMS)) if name in sys.modules]
-    places = [Path(next(iter(getattr(module, "__path__", ())), None) or str(module.__file__)) for module in found]
+    paths = [next(iter(getattr(module, "__path__", ())), None) or getattr(module, "__file__", None) for module in found]
+    places = [Path(path) for path in paths if path is not None]
     # What is installed here must be installed there.
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
     return [place for place in places if not any(place.is_relative_to(where) for where in installed)]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from server.rounds import Progress
 
 # Of a phase's row, what the log has; rounds.parquet has everything.
 LOGGED = ("phase", "valid", *FATES, "rejected", "bytes_down", "bytes_up", *TIMES)
+
+# What MLflow takes at a time.
+MLFLOW_PARAMS, MLFLOW_METRICS = 100, 1000
 
 _RUN = ("run",)
 _ROUNDS = Counter("raysim_rounds", "Rounds played, since this run was started or went on.", _RUN)
@@ -98,7 +102,8 @@ class RayMetrics:
             _ROUNDS.inc(1, {"run": self.run})
         for row in report.phases:
             tags = {"run": self.run, "phase": row["phase"]}
-            parts = {"plan": row["plan_s"], "clients": row["clients_s"]}
+            # A run that was begun by an older raysim goes on with rows that do not know them.
+            parts = {"plan": row["plan_s"] or 0.0, "clients": row["clients_s"] or 0.0}
             parts["server"] = row["wall_s"] - sum(parts.values())
             _add(_SECONDS, tags, "part", parts)
             _add(_BYTES, tags, "direction", {"down": row["bytes_down"], "up": row["bytes_up"]})
@@ -127,11 +132,16 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the MLflow experiment `raysim`; one that goes on is the same run."""
+    """A run of the MLflow experiment `raysim`; one that goes on is the same run.
+
+    It is told of rounds when there is an evaluation: each call may be one over a network.
+    """
 
     def __init__(self, folder: Path, resolved: Mapping[str, Any]) -> None:
         import mlflow
+        from mlflow import entities
 
+        self._entities, self._waiting = entities, list[Any]()
         self._client = mlflow.MlflowClient()
         known = self._client.get_experiment_by_name("raysim")
         experiment = known.experiment_id if known else self._client.create_experiment("raysim")
@@ -142,14 +152,25 @@ class MLflow:
             return
         made = self._client.create_run(experiment, tags={"raysim.folder": str(folder)}, run_name=folder.name)
         self._run = made.info.run_id
-        for key, value in flat(resolved).items():
-            self._client.log_param(self._run, re.sub(r"[^\w./ -]", "_", key), value)
+        params = [(re.sub(r"[^\w./ -]", "_", key), str(value)) for key, value in flat(resolved).items()]
+        for i in range(0, len(params), MLFLOW_PARAMS):
+            batch = [entities.Param(*pair) for pair in params[i : i + MLFLOW_PARAMS]]
+            self._client.log_batch(self._run, params=batch)
 
     def __call__(self, report: Progress) -> None:
-        for name, value in _scalars(report).items():
-            self._client.log_metric(self._run, name, value, step=report.round)
+        now_ms = int(1000 * time.time())
+        scalars = _scalars(report).items()
+        self._waiting += [self._entities.Metric(name, value, now_ms, report.round) for name, value in scalars]
+        if report.evaluated:
+            self._send()
+
+    def _send(self) -> None:
+        while self._waiting:
+            self._client.log_batch(self._run, metrics=self._waiting[:MLFLOW_METRICS])
+            del self._waiting[:MLFLOW_METRICS]
 
     def end(self, outcome: str) -> None:
+        self._send()
         self._client.set_terminated(self._run, {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED"))
 
 
