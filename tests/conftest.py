@@ -11,17 +11,16 @@ import torch
 torch.set_num_threads(1)
 
 
-@pytest.hookimpl(tryfirst=True)  # before that of the plugin that has several workers, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (pytest -n 2) a file's tests stay together, for what they share, but for the contracts'.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With several workers (pytest -n 2) a file's tests stay together, for what they share, but for the contracts'."""
+    if item.path.parent.name != "contracts":
+        item.add_marker(pytest.mark.xdist_group(item.path.name))
 
-    Files that start Ray come first: they are the long ones, and no worker is to be left with them at the end.
-    """
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start Ray come first: they are the long ones, and no worker is to be left with them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("ray")}
     items.sort(key=lambda item: item.path not in slow)
-    for item in items:
-        if item.path in slow or item.path.parent.name != "contracts":
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(scope="session", autouse=True)
