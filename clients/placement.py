@@ -59,11 +59,6 @@ class ClientsConfig(BaseModel):
         gpus = {"GPU": self.num_gpus} if self.num_gpus else {}
         return {"CPU": self.num_cpus, **gpus, **self.resources}
 
-    @property
-    def room(self) -> dict[str, float]:
-        """What a node must have for an actor: what it reserves, and memory."""
-        return self.bundle | {"memory": ACTOR_BYTES}
-
     @model_validator(mode="after")
     def _can_be(self) -> "ClientsConfig":
         if self.per_actor != "auto" and self.actors != "auto":

@@ -240,7 +240,7 @@ def _over_ray(
     config, job = experiment.config, experiment.job(where)
     reached, losses, starts = -1, 0, 0
     with connect.session(config.ray.address):
-        placement = connect.placed(experiment.placement, config.clients.room, config.ray.wait_s, notice, stop)
+        placement = connect.placed(experiment.placement, config.clients.bundle, config.ray.wait_s, notice, stop)
         notice(f"client actors: {placement.words}")
         if stored := experiment.stored(placement, connect.nodes()):
             notice(stored)
