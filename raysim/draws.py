@@ -45,13 +45,8 @@ def uniform(seed: Seed, purpose: str, *counters: Counter) -> NDArray[np.float64]
     return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permutation(n: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
-    """A uniform permutation of 0..n-1."""
-    return np.argsort(bits(seed, purpose, *counters, np.arange(n)), kind="stable")
-
-
-def permutations(n: int, seed: int, purpose: str, *counters: Counter) -> NDArray[np.int64]:
-    """The permutation of 0..n-1 of each element of the broadcast `counters`, along a last axis."""
+def permutation(n: int, seed: int, purpose: str, *counters: Counter) -> NDArray[np.int64]:
+    """A uniform permutation of 0..n-1; one for each element of the broadcast `counters`, along a last axis."""
     apart = (np.asarray(value)[..., None] for value in counters)
     return np.argsort(bits(seed, purpose, *apart, np.arange(n)), axis=-1, kind="stable")
 

@@ -38,7 +38,7 @@ ROUNDS = pa.schema(
         pa.field("plan_s", pa.float64()),  # of wall_s, until cohort and minibatches were drawn
         pa.field(
             "clients_s", pa.float64()
-        ),  # of wall_s, until the clients' sums were added up; the server has the rest
+        ),  # of wall_s, until the clients' sums were added up; the rest is the server's
         # Mean rounds since the accepted were last accepted in a phase of that name, over those that were before.
         pa.field("age_rounds", pa.float64()),
         pa.field("gini", pa.float64()),  # of participation so far, over clients that have rows, all phases together

@@ -136,7 +136,7 @@ class Planner:
         width = max(batch, first)
 
         def order(epoch: int) -> NDArray[np.int64]:
-            return draws.permutations(n, self.seed, "batches", t, draws.code(phase), clients_C, epoch)
+            return draws.permutation(n, self.seed, "batches", t, draws.code(phase), clients_C, epoch)
 
         begun = order(0)
         parts = [_cut(begun[:, :first], first, width), _cut(begun[:, first:], batch, width)]
