@@ -2,18 +2,20 @@
 
 import contextlib
 import functools
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from cluster import check as checks
 from cluster import jobs, plots
+from cluster import report as reports
 from cluster import summary as summaries
 from cluster import survey as surveys
 from cluster.config import load_config
@@ -22,6 +24,8 @@ from cluster.presets import PRESETS
 from cluster.progress import Watcher, number, size
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
+from cluster.study import STUDY, Study
+from cluster.study import rows as study_rows
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
 from raysim.devices import AVAILABILITY
@@ -205,15 +209,80 @@ def stop(
     console.print(jobs.line(jobs.stop(job, address, wait)))
 
 
+@app.command()
+def study(
+    config: Annotated[Path | None, typer.Argument(help="The study's YAML file.", metavar="STUDY")] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("-o", "--override", help="A key of the study, set.KEY or grid.KEY =value; repeatable."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the study of this folder instead.", metavar="FOLDER")
+    ] = None,
+) -> None:
+    """Run many trials of configurations, and report on them. Ctrl-C ends it after the trials' rounds, twice at once."""
+    if (config is None) == (resume is None):
+        raise ConfigError("", "give either a study, or --resume with the folder of one")
+    trials = _trials()
+    heard = _Heard()
+    try:
+        with _signals(heard) as stop:
+            if resume is not None:
+                where = trials.go_on(resume, override or [], console.print, stop)
+            else:
+                assert config is not None
+                where = trials.begin(Study.load(config, override or []), console.print, stop)
+    except KeyboardInterrupt:
+        console.print("stopped at once; go on with: raysim study --resume FOLDER")
+        raise typer.Exit(130) from None
+    except Stopped as stopped:
+        console.print(str(stopped))
+        raise typer.Exit(128 + heard.signal) from None
+    rows = study_rows(where)
+    for row in rows:
+        if row.status != "finished":
+            console.print(f"{row.trial} {row.status}: {row.said}")
+    console.print(f"{sum(row.status == 'finished' for row in rows)} of {len(rows)} trials finished, in {where}")
+    if any(row.status == "finished" for row in rows):
+        html = reports.make([where], where / "report", f"raysim report {where.name}")
+        if Study.load(where / STUDY).config.select is not None:
+            for line in reports.selection.lines(reports.best(where)[0]):
+                console.print(line)
+        console.print(f"report in {html}")
+    if any(row.status == "failed" for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of studies.")],
+    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("report"),
+    target: Annotated[float | None, typer.Option(help="Of the metric; that of the configurations, if none.")] = None,
+    metric: Annotated[str | None, typer.Option(help="A metric of the runs; the headline metric, if none.")] = None,
+    split: Annotated[str | None, typer.Option(help="train or test; the last that was evaluated, if none.")] = None,
+) -> None:
+    """Write a report on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""
+    console.print(f"wrote {reports.make(runs, out, shlex.join(['raysim', *sys.argv[1:]]), target, metric, split)}")
+
+
+def _trials() -> Any:
+    """The module that plays studies. Ray Tune is an extra, and takes a second to be imported."""
+    try:
+        from cluster import trials
+    except ImportError as error:
+        raise ConfigError("", f"studies need Ray Tune: pip install 'raysim[tune]' ({error})") from None
+    return trials
+
+
 @contextlib.contextmanager
-def _signals(show: "_Show") -> Iterator[threading.Event]:
+def _signals(note: "_Heard") -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set the first time; the second time they end the program at once."""
     stop = threading.Event()
 
     def heard(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        show.signal = number
+        note.signal = number
         stop.set()
         print("stopping after this round; once more to stop at once", file=sys.stderr)  # noqa: T201
 
@@ -225,17 +294,23 @@ def _signals(show: "_Show") -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class _Show:
+class _Heard:
+    """Attributes:
+    signal: that was heard.
+    """
+
+    signal = 0
+
+
+class _Show(_Heard):
     """The bar appears once the run's folder and headline metric are known.
 
     Attributes:
         folder: of the run.
-        signal: that ended it.
     """
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        self.signal = 0
         self._watcher: Watcher | None = None
 
     def __enter__(self) -> "_Show":

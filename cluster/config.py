@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from clients.placement import ClientsConfig, Count
 from cluster import presets, yaml12
@@ -33,6 +33,7 @@ class EvaluateConfig(BaseModel):
         every: rounds between evaluations; there is one before the first round and one after the last as well.
         splits: `train` is the pool of all clients' rows, `test` the held-out rows.
         target: of the problem's headline metric on the last of the splits; the summary says when it was reached.
+        stop_at_target: whether the run is over then; `rounds` is when it is in any case.
         pictures: evaluations between pictures, for problems that have some to show; the first and the last has them.
     """
 
@@ -41,7 +42,14 @@ class EvaluateConfig(BaseModel):
     every: Count = 10
     splits: Annotated[tuple[Literal["train", "test"], ...], Field(min_length=1)] = ("train", "test")
     target: float | None = None
+    stop_at_target: bool = False
     pictures: Count = 5
+
+    @model_validator(mode="after")
+    def _can_be(self) -> "EvaluateConfig":
+        if self.stop_at_target and self.target is None:
+            raise ValueError("stop_at_target needs a target")
+        return self
 
 
 class DevicesConfig(DeviceModel):
@@ -150,11 +158,22 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     Raises:
         ConfigError: naming the key, and the nearest known one where it is unknown.
     """
-    tree = plain(source) if isinstance(source, Mapping) else _read(Path(source))
-    for override in overrides:
-        _override(tree, override)
+    tree = plain(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    for given in overrides:
+        override(tree, given)
     config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
     return config
+
+
+def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a configuration with other values at dotted keys; a mapping replaces a whole section.
+
+    Raises ConfigError where a key leads through something that is no section.
+    """
+    changed: dict[str, Any] = plain(tree)
+    for path, value in values.items():
+        _put(changed, path, plain(value, path))
+    return changed
 
 
 def flat(tree: Any, path: str = "") -> dict[str, Any]:
@@ -168,7 +187,8 @@ def flat(tree: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a file holds. Raises ConfigError naming the file."""
     try:
         tree = yaml12.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -180,16 +200,28 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _override(tree: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    *sections, last = path.strip().split(".")
-    if not equals or not all((*sections, last)):
-        raise ConfigError(f"-o {override}", "is not of the form key.sub=value")
+def override(tree: dict[str, Any], given: str) -> None:
+    """Puts into a tree what a ``key.sub=value`` gives, the value in YAML. Raises ConfigError."""
+    path, value = parted(given)
+    _put(tree, path, value)
+
+
+def parted(given: str) -> tuple[str, Any]:
+    """The key and the value of a ``key.sub=value``. Raises ConfigError."""
+    path, equals, text = given.partition("=")
+    path = path.strip()
+    if not equals or not all(path.split(".")):
+        raise ConfigError(f"-o {given}", "is not of the form key.sub=value")
+    try:
+        return path, yaml12.parse(text)
+    except ValueError as error:
+        raise ConfigError(path, f"{text!r} is not valid YAML: {error}") from None
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
     for depth, section in enumerate(sections, start=1):
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise ConfigError(path, f"cannot be set, since {'.'.join(sections[:depth])} is no section")
-    try:
-        tree[last] = yaml12.parse(text)
-    except ValueError as error:
-        raise ConfigError(path, f"{text!r} is not valid YAML: {error}") from None
+    tree[last] = value

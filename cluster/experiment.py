@@ -31,9 +31,10 @@ from raysim.registry import Registry
 from raysim.wire import Traffic
 from server.checkpoint import Checkpoints, Store
 from server.dispatch import Devices, Dispatcher, Ideal
+from server.evaluation import Target
 from server.participation import Grouping
 from server.plan import Planner
-from server.rounds import Job
+from server.rounds import Job, Progress
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class Experiment:
             splits=[split for split in self.config.evaluate.splits if len(getattr(self.shards, split).labels)],
             groupings=self.groupings,
             rounds=self.config.rounds,
+            stop_at=self._stop_at,
             evaluate_every=self.config.evaluate.every,
             pictures_every=self.config.evaluate.pictures,
             checkpoint_every=None if self.config.checkpoint.every == "auto" else self.config.checkpoint.every,
@@ -185,6 +187,23 @@ class Experiment:
             folder=folder,
             checkpoints=self.checkpoints(folder),
         )
+
+    @property
+    def target(self) -> Target | None:
+        """Of the headline metric, if there is one."""
+        evaluate = self.config.evaluate
+        if evaluate.target is None:
+            return None
+        return Target(self.problem.headline, evaluate.splits[-1], evaluate.target, self.problem.higher_is_better)
+
+    @property
+    def _stop_at(self) -> Target | None:
+        return self.target if self.config.evaluate.stop_at_target else None
+
+    def over(self, report: Progress) -> bool:
+        """Whether no round follows this one."""
+        reached = self._stop_at is not None and self._stop_at.reached_in(report.metrics)
+        return reached or report.round >= self.config.rounds
 
     def checkpoints(self, folder: Path) -> Checkpoints:
         """Those of a run in this folder."""

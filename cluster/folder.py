@@ -18,22 +18,26 @@ ORIGIN = "origin.json"
 _PACKAGES = ("ray", "torch", "torchvision", "numpy", "pyarrow", "scikit-learn")
 
 
-def make(parent: str | Path, name: str, resolved: dict[str, Any]) -> Path:
-    """A new folder for a run of `name`, holding its configuration and where it came from."""
+def fresh(parent: str | Path, name: str) -> Path:
+    """A new folder, called by `name` and the time."""
     stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     copies = 0
     while True:
         folder = Path(parent).expanduser().absolute() / (f"{stem}-{copies}" if copies else stem)
         try:
             folder.mkdir(parents=True)
-            write_config(folder, resolved)
-            write_whole(folder / "environment.json", (json.dumps(_environment(), indent=2) + "\n").encode())
         except FileExistsError:
             copies += 1  # another run began in the same second
         except OSError as error:
             raise ConfigError("output.folder", f"cannot make {folder} ({error.strerror})") from None
         else:
             return folder
+
+
+def describe(folder: Path, resolved: dict[str, Any]) -> None:
+    """Puts into a run's folder its configuration and where it came from."""
+    write_config(folder, resolved)
+    write_whole(folder / "environment.json", (json.dumps(_environment(), indent=2) + "\n").encode())
 
 
 def write_config(folder: Path, resolved: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ AXES = {
 GROUPS = {"tier": "quarter of the devices by speed", "zone": "time zone", "label": "label score"}
 
 # What does not make another curve of a run: its seed, how far and how often it was looked at, and where it ran.
-_SAME_CURVE = ("seed", "rounds", "evaluate", "checkpoint", "clients", "ray", "output")
+SAME_CURVE = ("seed", "rounds", "evaluate", "checkpoint", "clients", "ray", "output")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Curve:
     Attributes:
         folder: of the run.
         name: of its configuration.
-        settings: its configuration without what _SAME_CURVE lists; runs that share it are drawn as one line.
+        settings: its configuration without what SAME_CURVE lists; runs that share it are drawn as one line.
         axes: by name in AXES, in its unit, shape (evaluations,); without sim_s where the run had no devices.
         value: shape (evaluations,); NaN where the metric was undefined.
     """
@@ -72,7 +72,7 @@ class Curve:
             if rows[0].get(axis) is not None
         }
         value = np.array([np.nan if r["value"] is None else r["value"] for r in rows])
-        settings = yaml12.dump({key: section for key, section in config.items() if key not in _SAME_CURVE})
+        settings = yaml12.dump({key: section for key, section in config.items() if key not in SAME_CURVE})
         return cls(folder, config["name"], settings, axes, value)
 
 
@@ -115,12 +115,17 @@ def draw(folder: Path, metric: str) -> list[Path]:
 
 def save(figure: Figure, out: Path) -> None:
     """Writes the figure in the format that the file's name ends in. Raises OutputError."""
-    file = io.BytesIO()
     try:
-        figure.savefig(file, dpi=150, format=out.suffix.removeprefix(".") or "png")
+        write_whole(out, saved(figure, out.suffix.removeprefix(".") or "png"))
     except ValueError as error:
         raise OutputError(f"cannot write {out}: {error}") from None
-    write_whole(out, file.getvalue())
+
+
+def saved(figure: Figure, kind: str) -> bytes:
+    """The figure as a file of this kind. Raises ValueError where there is none."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=150, format=kind)
+    return file.getvalue()
 
 
 def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figure:
@@ -186,7 +191,7 @@ def _by_class(members: Sequence[Sequence[Mapping[str, Any]]], label: str) -> Fig
         title="class", ncols=1 + n // 15, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8,
         handlelength=1, columnspacing=0.8,
     )  # fmt: skip
-    _frame(last, "class", f"{label} after round {members[0][-1]['round']}")
+    frame(last, "class", f"{label} after round {members[0][-1]['round']}")
     last.set_axisbelow(True)
     last.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     return figure
@@ -196,7 +201,7 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A curve of the final point on each split."""
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
-    _frame(ax, rows[0]["x_label"], rows[0]["y_label"])
+    frame(ax, rows[0]["x_label"], rows[0]["y_label"])
     for row in rows:
         ax.plot(row["x"], row["y"], label=row["split"], linewidth=1.6)
     ax.legend(frameon=False)
@@ -246,11 +251,12 @@ def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[M
 
 
 def _label(ax: Axes, metric: str, axis: str) -> None:
-    _frame(ax, AXES[axis][0], metric)
+    frame(ax, AXES[axis][0], metric)
     ax.xaxis.set_major_locator(MaxNLocator(integer=axis == "round"))
 
 
-def _frame(ax: Axes, x: str, y: str) -> None:
+def frame(ax: Axes, x: str, y: str) -> None:
+    """Names the axes, and draws what every plot has."""
     ax.set(xlabel=x, ylabel=y)
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)

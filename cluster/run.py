@@ -84,7 +84,7 @@ FREE = (
     "server.bad_results",  # it stops a run or does not: until then it is the same
     "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.resources",
     "clients.timeout_s", "clients.retries",
-    "ray", "output", "checkpoint", "evaluate.target", "evaluate.pictures", "rounds",
+    "ray", "output", "checkpoint", "evaluate.target", "evaluate.stop_at_target", "evaluate.pictures", "rounds",
 )  # fmt: skip
 
 
@@ -110,8 +110,9 @@ def run(
         Stopped: after `stop`, where rounds were left.
     """
     experiment = _fitting(Experiment.build(config)).prepared(notice)
-    where = folder.make(config.output.folder, config.name, experiment.resolved)
-    return _played(experiment, where, None, watch, started, notice, stop)
+    where = folder.fresh(config.output.folder, config.name)
+    folder.describe(where, experiment.resolved)
+    return played(experiment, where, None, watch, started, notice, stop)
 
 
 def resume(
@@ -136,12 +137,21 @@ def resume(
     """
     where = where.expanduser().absolute()
     experiment = _fitting(Experiment.build(load_config(where / "config.yaml", overrides)))
-    standing, config = experiment.checkpoints(where).load(rounds)
-    _require_same(config, experiment.identity)
-    if standing.rounds > experiment.config.rounds:
-        raise ConfigError("rounds", f"is {experiment.config.rounds}, and {standing.rounds} are done")
+    done = standing(experiment, where, rounds)
     folder.write_config(where, experiment.resolved)
-    return _played(experiment.prepared(notice), where, standing.rounds, watch, started, notice, stop)
+    return played(experiment.prepared(notice), where, done, watch, started, notice, stop)
+
+
+def standing(experiment: Experiment, where: Path, rounds: int | None = None) -> int:
+    """Rounds after which a broken-off run can go on: those of its latest checkpoint, or `rounds`, if there is one.
+
+    Raises CheckpointError where there is none, or it is of another run, and ConfigError where it has more rounds.
+    """
+    found, config = experiment.checkpoints(where).load(rounds)
+    _require_same(config, experiment.identity)
+    if found.rounds > experiment.config.rounds:
+        raise ConfigError("rounds", f"is {experiment.config.rounds}, and {found.rounds} are done")
+    return found.rounds
 
 
 def _fitting(experiment: Experiment) -> Experiment:
@@ -151,19 +161,24 @@ def _fitting(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _played(
+def played(
     experiment: Experiment,
     where: Path,
-    resume_from: int | None,
-    watch: Watch | None,
-    started: Started | None,
-    notice: Callable[[str], None],
-    stop: threading.Event | None,
+    resume_from: int | None = None,
+    watch: Watch | None = None,
+    started: Started | None = None,
+    notice: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
 ) -> Result:
+    """What `run` and `resume` come to, of a prepared experiment in a folder that has its configuration.
+
+    Args:
+        resume_from: rounds of the checkpoint to go on from; None begins anew.
+    """
     if started:
         started(experiment, where)
     stop = stop or threading.Event()
-    done = resume_from or 0
+    done, over = resume_from or 0, False
     with observers.observed(experiment, where, done, notice) as observed:
         if experiment.config.clients.fleet == "ray":
             played = _over_ray(experiment, where, resume_from, observed.notice, stop)
@@ -171,11 +186,11 @@ def _played(
             played = _in_process(experiment, where, resume_from, stop)
         with contextlib.closing(played) as progress:
             for report in progress:
-                done = report.round
+                done, over = report.round, experiment.over(report)
                 observed(report)
                 if watch:
                     watch(report)
-        if done < experiment.config.rounds:
+        if not over:
             raise Stopped(
                 f"stopped after {done} of {experiment.config.rounds} rounds; go on with: raysim run --resume {where}"
             )
@@ -199,7 +214,7 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _heard(stop: threading.Event, tell: Callable[[], object]) -> Iterator[None]:
+def heard(stop: threading.Event, tell: Callable[[], object]) -> Iterator[None]:
     """Calls `tell` once `stop` is set, within the block."""
     over = threading.Event()
 
@@ -225,7 +240,7 @@ def _in_process(
     server = Server(job, fleet)
     if resume_from is not None:
         server.restore(job.checkpoints.load(resume_from)[0])
-    with _heard(stop, server.stop):
+    with heard(stop, server.stop):
         yield from server.run()
 
 
@@ -254,7 +269,7 @@ def _over_ray(
                     name=f"{where.name}:server-{starts}", namespace=own_namespace(), scheduling_strategy=here
                 ).remote(job, fleet, resume_from)
                 try:
-                    with _heard(stop, server.stop.remote):
+                    with heard(stop, server.stop.remote):
                         for ref in server.run.options(num_returns="streaming").remote():
                             report = ray.get(ref)
                             if report.round > reached:

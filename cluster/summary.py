@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cluster.experiment import Experiment
 from cluster.progress import size
 from raysim.output import write_whole
+from server.evaluation import Target
 
 Row = dict[str, Any]
 
@@ -19,14 +20,15 @@ Row = dict[str, Any]
 def write(folder: Path, experiment: Experiment) -> Row:
     """Writes summary.json from the run's tables, and returns what it holds.
 
-    Keys: `rounds` and of them `failed_rounds`; `rejected_results` that could not be used, and `rejected_clients` whose
-    they were; `bytes_down`, `bytes_up`; `final` (the headline metric by split) and `best` (its best `value`, and the
-    `round` after which it was first found, null where it was never defined); `participants` and `participation_gini`
-    over all clients that have rows (0: all took part equally often; 1: one did everything); `participation_by_tier`,
-    `_zone` and `_label`, those that there are: by group its `share_of_clients`
-    (of those that have rows) and its `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares
-    `late`, `dropped` (of the invited), `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up
-    and, with devices, simulated hours at the first evaluation that reached it, or null.
+    Keys: `headline` (the `metric`, and whether it `higher_is_better`); `rounds` that were played and of them
+    `failed_rounds`; `rejected_results` that could not be used, and `rejected_clients` whose they were;
+    `bytes_down`, `bytes_up`; `final` (the headline metric by split) and `best` (its best `value`, and the `round`
+    after which it was first found, null where it was never defined); `participants` and `participation_gini` over
+    all clients that have rows (0: all took part equally often; 1: one did everything); `participation_by_tier`,
+    `_zone` and `_label`, those that there are: by group its `share_of_clients` (of those that have rows) and its
+    `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares `late`, `dropped` (of the
+    invited), `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up and, with devices,
+    simulated hours at the first evaluation that reached it, or null.
     """
     rounds, took_part, metrics = (
         pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
@@ -35,7 +37,8 @@ def write(folder: Path, experiment: Experiment) -> Row:
     accepted, rejected = ([row["client"] for row in took_part if row["rejected"] is out] for out in (False, True))
     counts = np.bincount(accepted, minlength=experiment.shards.n_clients)
     summary: Row = {
-        "rounds": experiment.config.rounds,
+        "headline": {"metric": experiment.problem.headline, "higher_is_better": experiment.problem.higher_is_better},
+        "rounds": rounds[-1]["round"] + 1 if rounds else 0,
         "failed_rounds": sum(not row["valid"] for row in rounds),
         "rejected_results": len(rejected),
         "rejected_clients": sorted(set(rejected)),
@@ -48,8 +51,8 @@ def write(folder: Path, experiment: Experiment) -> Row:
     } | _groups(counts, experiment)
     if experiment.config.devices is not None:
         summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
-    if experiment.config.evaluate.target is not None:
-        summary["target"] = _reached(headline, experiment)
+    if experiment.target is not None:
+        summary["target"] = _reached(headline, experiment.target)
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 
@@ -145,16 +148,11 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-def _reached(headline: list[Row], experiment: Experiment) -> Row:
-    target, split = experiment.config.evaluate.target, experiment.config.evaluate.splits[-1]
-    sign = 1 if experiment.problem.higher_is_better else -1
-    first = next(
-        (r for r in headline if r["split"] == split and r["value"] is not None and sign * (r["value"] - target) >= 0),
-        None,
-    )
+def _reached(headline: list[Row], target: Target) -> Row:
+    first = next((r for r in headline if r["split"] == target.split and target.reached(r["value"])), None)
     found = {
         "rounds": first["round"] if first else None,
         "bytes_up": first["bytes_up"] if first else None,
         "simulated_hours": first["sim_s"] / 3600 if first and first["sim_s"] is not None else None,
     }
-    return {"metric": experiment.problem.headline, "split": split, "value": target} | found
+    return {"metric": target.metric, "split": target.split, "value": target.value} | found

@@ -11,6 +11,7 @@ another or many at a time under torch.func.vmap.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -166,12 +167,36 @@ class LocalUpdate(Phase[State, Message, Carry, Upload]):
         return LocalSteps(self.K, self.batch)
 
 
+@dataclass(frozen=True)
+class Rate:
+    """What a theorem says of an algorithm: the mean of ||grad Phi||^2 over T rounds falls as S^S T^T.
+
+    Attributes:
+        S, T: exponents of the clients per phase and of the rounds, in the term that noise dominates.
+        source: of the theorem.
+    """
+
+    S: Fraction
+    T: Fraction
+    source: str
+
+    @property
+    def rounds(self) -> Fraction:
+        """The exponent of S in the rounds until the mean is as small as is asked for."""
+        return -self.S / self.T
+
+
 class Algorithm(ABC, Generic[State]):
     """A frozen record of hyper-parameters with pure functions. Nothing survives a round but State and client memory.
 
     Its constructor may take `clients` (how many have data) and `seed` (the experiment's), which the simulator supplies,
     and settings, which a configuration gives.
+
+    Attributes:
+        rate: what is proved of it, where S of the clients are sampled.
     """
+
+    rate: ClassVar[Rate | None] = None
 
     @abstractmethod
     def init(self, z: "Point") -> State:

@@ -4,6 +4,7 @@ A mean of the clients' own metrics would be another number, and for AUC is not e
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from raysim.data import Split
 from raysim.errors import ConfigError
@@ -14,6 +15,26 @@ from raysim.registry import nearest
 
 Metrics = Mapping[Split, Mapping[str, float | None]]
 Curves = Mapping[Split, Mapping[str, Curve]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A value of a metric that a run is to come to."""
+
+    metric: str
+    split: Split
+    value: float
+    higher_is_better: bool
+
+    def reached(self, value: float | None) -> bool:
+        """Whether a value of the metric is there; one that is undefined is not."""
+        if value is None:
+            return False
+        return value >= self.value if self.higher_is_better else value <= self.value
+
+    def reached_in(self, metrics: Metrics) -> bool:
+        """Whether an evaluation found it."""
+        return self.reached(metrics.get(self.split, {}).get(self.metric))
 
 
 def evaluate(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Callable[[], Metrics]:

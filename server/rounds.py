@@ -25,7 +25,7 @@ from raysim.problems import Problem
 from raysim.wire import Traffic
 from server.checkpoint import Checkpoints, Standing
 from server.dispatch import Dispatcher, Outcome
-from server.evaluation import Metrics, curves_of, evaluate
+from server.evaluation import Metrics, Target, curves_of, evaluate
 from server.exhibits import save_curves, save_pictures
 from server.ledger import Ledger, Row, Spent
 from server.participation import Grouping
@@ -49,6 +49,7 @@ class Job:
         splits: what is evaluated on; each has rows.
         groupings: of the clients, for the ledger.
         rounds: T.
+        stop_at: the run is over at the first evaluation that finds it, if that is before T; rounds wait for those then.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
         pictures_every: evaluations between pictures, of which there are some at the first and the last too.
         checkpoint_every: rounds between checkpoints; there is one after the last round too. None is PAUSE_ROUNDS, or
@@ -65,6 +66,7 @@ class Job:
     splits: Sequence[Split]
     groupings: Mapping[str, Grouping]
     rounds: int
+    stop_at: Target | None
     evaluate_every: int
     pictures_every: int
     checkpoint_every: int | None
@@ -152,7 +154,8 @@ class Server:
     def run(self) -> Generator[Progress, None, None]:
         """Plays all rounds; yields before the first and after each. What was booked is written however it ends.
 
-        Rounds do not wait for evaluations: that of one round is under way while the next is played, and reported then.
+        Rounds do not wait for evaluations, unless one may be the end: that of one round is under way while the next is
+        played, and reported then.
         """
         under_way: _Evaluation | None = None
         try:
@@ -160,7 +163,7 @@ class Server:
             if self._is_evaluated(self.done) and not self.ledger.has_evaluation(self.done):
                 reported = self._evaluated(self._evaluation(self.done))
             yield reported
-            while self.done < self.job.rounds and not self._stopping:
+            while not self._over(reported) and not self._stopping:
                 self.play(self.done)
                 if under_way:
                     reported, under_way = self._evaluated(under_way), None
@@ -168,6 +171,9 @@ class Server:
                 evaluated = self._is_evaluated(self.done)
                 if evaluated:
                     under_way = self._evaluation(self.done)
+                if under_way and self.job.stop_at:
+                    reported, under_way = self._evaluated(under_way), None
+                    yield reported
                 if self._is_written(self.done):
                     self._checkpoint()
                 if not evaluated:
@@ -187,7 +193,7 @@ class Server:
                 with contextlib.suppress(Exception):  # one is being raised, of which this is the consequence
                     self._evaluated(under_way)
             self.ledger.write(self.job.folder)
-        if self.done == self.job.rounds:
+        if self._over(reported):
             self._save()
 
     def play(self, t: int) -> None:
@@ -207,6 +213,10 @@ class Server:
         if exchange.outcome.valid:
             self._look(t, point)
         self.done = t + 1
+
+    def _over(self, latest: Progress) -> bool:
+        stop_at = self.job.stop_at
+        return self.done >= self.job.rounds or (stop_at is not None and stop_at.reached_in(latest.metrics))
 
     def _look(self, t: int, before: Point) -> None:
         """Looks at where round t has led. Raises Diverged."""
@@ -296,7 +306,7 @@ class Server:
 
     def _evaluation(self, rounds: int) -> "_Evaluation":
         """The evaluation of the present point, under way."""
-        if rounds == self.job.rounds or rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
+        if rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
             save_pictures(self.job.folder, rounds, self.job.problem.pictures(self.point))
         with noted(f"in the evaluation after {rounds} rounds"):
             metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point)
@@ -333,7 +343,8 @@ class Server:
         )
 
     def _save(self) -> None:
-        """Writes curves of the final point, and model.pt for torch.load(..., weights_only=True): its parts by name."""
+        """Writes pictures and curves of the final point, and its parts by name into model.pt, for torch.load."""
+        save_pictures(self.job.folder, self.done, self.job.problem.pictures(self.point))
         curves = curves_of(self.job.problem, self.fleet, self.job.splits, self.point)
         save_curves(self.job.folder, curves)
         parts = self.job.problem.parts(self.point)

@@ -14,11 +14,13 @@ A round uploads S|z| and downloads S|z| floats.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
+from raysim.phase import Algorithm, Batch, LocalUpdate, Rate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -57,6 +59,9 @@ class CDMA(Algorithm[Point]):
         batch: rows of a minibatch.
         eta, gamma: primal and dual step size.
     """
+
+    # The part of the bound in which there is S; the other is T^(-2/3), whatever S.
+    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 3")
 
     S: PositiveInt
     K: PositiveInt

@@ -17,12 +17,13 @@ With |z| = |x| + |y| floats, a round uploads 2S|z| and downloads 3S|z| (CD-MAGE)
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from fractions import Fraction
+from typing import ClassVar, NamedTuple
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Phase, Reply, Same, Uniform, WholeShard
+from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Phase, Rate, Reply, Same, Uniform, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -152,6 +153,8 @@ class CDMage(Algorithm[State]):
             draw (the paper).
     """
 
+    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 1")
+
     S: PositiveInt
     K: PositiveInt
     batch: PositiveInt
@@ -180,6 +183,8 @@ class CDMagePlus(Algorithm[State]):
         S, K, batch, same_clients: as for CD-MAGE.
         c_eta, c_gamma, c_alpha, rho: the schedules' constants; the theory has rho = 1/3.
     """
+
+    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 3), Fraction(-2, 3), "Xie et al. 2021, theorem 2")
 
     S: PositiveInt
     K: PositiveInt

@@ -14,12 +14,14 @@ The clients' gradients are over their whole shards. A round uploads S|z| (a grad
 """
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms import cd_mage
-from raysim.phase import Algorithm
+from raysim.phase import Algorithm, Rate
 from raysim.point import Point
 from raysim.registry import STRICT
 
@@ -45,6 +47,8 @@ class ParallelSGDA(Algorithm[cd_mage.State]):
         batch: rows that are taken together where a row's part in the gradient depends on the others', as with
             BatchNorm; None takes the whole shard.
     """
+
+    rate: ClassVar[Rate | None] = Rate(Fraction(-2, 3), Fraction(-1, 3), "Xie et al. 2021, remark 1")
 
     S: PositiveInt
     eta: PositiveFloat

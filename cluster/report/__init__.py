@@ -1,0 +1,142 @@
+"""Reports on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from cluster import plots
+from cluster.folder import origin
+from cluster.report import figures, fits, selection, tables
+from cluster.report.page import Part, page
+from cluster.report.runs import Runs
+from cluster.report.tables import Table
+from cluster.study import STUDY, TRIALS, Study, rows
+from raysim.errors import OutputError
+from raysim.output import write_whole
+from server.archive import parquet
+
+
+def make(
+    given: Sequence[Path],
+    out: Path,
+    command: str,
+    target: float | None = None,
+    metric: str | None = None,
+    split: str | None = None,
+) -> Path:
+    """Writes a report and returns its HTML file.
+
+    Args:
+        given: folders of finished runs, and of studies, of which those trials count that finished.
+        out: the folder to write into.
+        command: that makes it, to be named in it.
+        target: of the metric; None is that of the runs' configurations, if all have the same.
+        metric, split: None are the headline metric and the last of the splits that the runs evaluated.
+
+    Raises:
+        DataError: of a folder that holds no finished run, or where runs have no metric in common.
+        ConfigError: there are several targets.
+    """
+    runs = Runs.read(_finished(given), metric, split)
+    goal = target if target is not None else runs.target
+    about = [
+        f"{len(runs.all)} finished runs of {len(runs.settings)} settings: {', '.join(figures.algorithms(runs))}",
+        f"{runs.split} {runs.metric}, " + ("without a target" if goal is None else f"to a target of {goal:g}"),
+        f"raysim {origin()['raysim']}, commit {origin()['commit'] or 'unknown'}",
+    ]
+    parts = []
+    studies = [Study.load(folder / STUDY) for folder in given if (folder / STUDY).exists()]
+    for part in (*_parts(runs, goal, given), *_selected(studies, given)):
+        parts.append(part)
+        _write(out, part)
+    html = out / "report.html"
+    titles = ", ".join(study.config.name for study in studies)
+    write_whole(html, page(titles or "Report", about, command, parts).encode())
+    return html
+
+
+def best(folder: Path) -> tuple[Table, str]:
+    """Of a study's folder the ranking of its settings by its section `select`, and the rule in words.
+
+    Raises DataError where none of its trials finished, or has the metric.
+    """
+    select = Study.load(folder / STUDY).config.select
+    assert select is not None
+    runs = Runs.read(_finished([folder]), select.metric, select.split)
+    return selection.ranked(runs, select), selection.rule(runs, select)
+
+
+def _selected(studies: Sequence[Study], given: Sequence[Path]) -> Iterator[Part]:
+    folders = [folder for folder in given if (folder / STUDY).exists()]
+    for study, folder in zip(studies, folders, strict=True):
+        if study.config.select is not None:
+            table, rule = best(folder)
+            yield Part(f"best_of_{study.config.name}", "Best values", rule, table=table)
+
+
+def _finished(given: Sequence[Path]) -> list[Path]:
+    found = []
+    for folder in given:
+        if (folder / STUDY).exists():
+            found += [folder / TRIALS / row.trial for row in rows(folder) if row.status == "finished"]
+        else:
+            found.append(folder)
+    return found
+
+
+def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[Part]:
+    exponents, devices = fits.fitted(runs, target), tables.devices(runs)
+    beside: dict[str, tuple[Table, str]] = {
+        "equal_upload": (tables.equal_upload(runs, target), "Medians over seeds after as much upload."),
+        "exponents": (tables.exponents(exponents), ""),
+        "devices": (devices, ""),
+    }
+    if target is not None:
+        beside["speed_up"] = tables.speed_up(runs, target), ""
+        yield Part("to_target", "Cost to the target", _TO_TARGET, table=tables.to_target(runs, target))
+    for one in figures.drawn(runs, target, exponents, devices):
+        table, _ = beside.pop(one.name, ([], ""))
+        picture = plots.saved(one.figure, "png")
+        yield Part(one.name, one.title, one.caption, picture, table, [run.folder.name for run in one.runs])
+    for name, (table, caption) in beside.items():
+        if table:
+            yield Part(name, name.replace("_", " ").capitalize(), caption, table=table)
+    if left := [row for folder in given for row in rows(folder) if row.status != "finished"]:
+        table = [{"trial": row.trial, "status": row.status, "why": row.said} for row in left]
+        yield Part("not_finished", "Trials that did not finish", "They are in none of the above.", table=table)
+    yield Part("runs", "Runs", "Every run that is reported on.", table=tables.each_run(runs, target))
+
+
+_TO_TARGET = (
+    "Medians over seeds, and from the least to the greatest of the runs that reached it. A dash: half of the runs or "
+    "more did not."
+)
+
+
+def _write(out: Path, part: Part) -> None:
+    """Its picture and its table, as files called by its name."""
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        (out / "tables").mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {out} ({error.strerror})") from None
+    if part.png:
+        write_whole(out / "figures" / f"{part.name}.png", part.png)
+    if part.table:
+        table = pa.Table.from_pylist(
+            [{name: _uniform(part.table, name, cell) for name, cell in row.items()} for row in part.table]
+        )
+        csv = io.BytesIO()
+        pyarrow.csv.write_csv(table, csv)
+        write_whole(out / "tables" / f"{part.name}.csv", csv.getvalue())
+        write_whole(out / "tables" / f"{part.name}.parquet", parquet(table))
+
+
+def _uniform(table: Table, name: str, cell: Any) -> Any:
+    """A cell as its column has it in a file: text in all of it, if in one."""
+    words = any(isinstance(row[name], str) for row in table)
+    return str(cell) if words and cell is not None else cell

@@ -1,0 +1,123 @@
+"""Exponents fitted to what runs cost, with confidence intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from cluster.report.runs import Runs, Setting, word
+from raysim.algorithms import ALGORITHMS
+from raysim.phase import Rate
+
+CONFIDENCE = 0.95
+# Evaluations that a fit over rounds needs, and the part of a run's rounds that it leaves out: the start.
+FEWEST, START = 16, 1 / 8
+# The metric whose square the theorems are about.
+PRIMAL = "primal_gradient_norm"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A power of something, fitted.
+
+    Attributes:
+        of: what falls or grows, and with what: "rounds until the target, in S".
+        where: for which settings.
+        exponent, low, high: with its confidence interval at CONFIDENCE.
+        points: numbers that were fitted; none where there were too few, and the source says so.
+        theory: the exponent of a theorem; None where there is none.
+        source: of the theorem, and what was left out.
+    """
+
+    of: str
+    where: str
+    exponent: float
+    low: float
+    high: float
+    points: int
+    theory: Fraction | None
+    source: str
+
+
+def fitted(runs: Runs, target: float | None) -> list[Fit]:
+    """All that the runs have enough of.
+
+    Rounds until the target in S and in K, over settings that differ in nothing else and whose runs all reached it: a
+    straight line through the logarithms of all seeds. And, on problems with a known gradient of Phi, the mean of its
+    square over rounds, in T: a line for each seed, and the mean of their slopes.
+    """
+    found: list[Fit] = []
+    if target is not None:
+        for key in ("algorithm.S", "algorithm.K"):
+            found += [_in_key(key, label, group, target) for label, group in families(runs, key)]
+    for setting in runs.settings:
+        found += [fit for fit in [_in_rounds(setting)] if fit]
+    return found
+
+
+def families(runs: Runs, key: str) -> list[tuple[str, list[Setting]]]:
+    """Settings that differ in this key only, with what they have in common, in the order of the key's numbers."""
+    groups: dict[str, list[Setting]] = {}
+    for setting in runs.settings:
+        if setting.number(key) is not None:
+            rest = " ".join(word(k, v) for k, v in setting.values.items() if k not in (key, "name"))
+            groups.setdefault(rest, []).append(setting)
+    ordered = {label: sorted(group, key=lambda s: s.number(key) or 0.0) for label, group in groups.items()}
+    return [(label, group) for label, group in ordered.items() if len({s.number(key) for s in group}) > 1]
+
+
+def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The exponent of x in y with its confidence interval, by least squares through the logarithms.
+
+    Args:
+        x, y: (n,) positive, n > 2.
+    """
+    line = stats.linregress(np.log(x), np.log(y))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2) * line.stderr)
+    return float(line.slope), float(line.slope) - half, float(line.slope) + half
+
+
+def _in_key(key: str, where: str, group: Sequence[Setting], target: float) -> Fit:
+    of = f"rounds until the target, in {key.rpartition('.')[2]}"
+    whole = [(s, costs) for s in group if np.isfinite(costs := s.costs(target, "round")).all() and (costs > 0).all()]
+    if len(whole) < 3:
+        return Fit(of, where, np.nan, np.nan, np.nan, 0, None, "fewer than three settings whose runs all reached it")
+    x = np.concatenate([np.full(len(costs), setting.number(key)) for setting, costs in whole])
+    y = np.concatenate([costs for _, costs in whole])
+    left_out = f", without {len(group) - len(whole)} of {len(group)} where not all reached it" * (
+        len(whole) < len(group)
+    )
+    rate = _rate(group[0].algorithm) if key == "algorithm.S" else None
+    return Fit(of, where, *power(x, y), len(x), rate.rounds if rate else None, (rate.source if rate else "") + left_out)
+
+
+def _in_rounds(setting: Setting) -> Fit | None:
+    """Of the mean over rounds of the squared gradient of Phi, where a problem has it for a metric."""
+    if setting.runs[0].metric != PRIMAL:
+        return None
+    slopes = []
+    for run in setting.runs:
+        at, value = run.curve.axes["round"], run.curve.value
+        mean = np.cumsum(value**2) / np.arange(1, len(value) + 1)
+        fits = (at > START * at[-1]) & (mean > 0) & np.isfinite(mean)
+        if np.count_nonzero(fits) < FEWEST:
+            return None
+        slopes.append(np.polyfit(np.log(at[fits]), np.log(mean[fits]), 1)[0])
+    rate = _rate(setting.algorithm)
+    middle = float(np.mean(slopes))
+    half = np.nan
+    if len(slopes) > 1:
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(slopes) - 1) * stats.sem(slopes))
+    return Fit(
+        "mean of ||grad Phi||^2 over rounds, in T", setting.label, middle, middle - half, middle + half, len(slopes),
+        rate.T if rate else None, rate.source if rate else "",
+    )  # fmt: skip
+
+
+def _rate(algorithm: str) -> Rate | None:
+    """What is proved of an algorithm of raysim's own, by its name in configurations."""
+    found = ALGORITHMS.entries.get(algorithm)
+    return None if found is None else found.rate  # type: ignore[attr-defined]

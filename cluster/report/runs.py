@@ -1,0 +1,246 @@
+"""Finished runs, as a report compares them: their curves, what they cost until a target, and in what they differ."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster import yaml12
+from cluster.config import flat
+from cluster.plots import AXES, SAME_CURVE, Curve
+from raysim.errors import DataError
+from raysim.problems import PROBLEMS
+
+# Keys whose values name a line, if they tell all lines apart; others are taken where they do not.
+FIRST = ("algorithm.name", "algorithm.S", "algorithm.K")
+# Of a value that is not there.
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        curve: of the headline metric, on the last of the splits that it evaluated.
+        metric, split: what the curve is of.
+        higher: whether more of the metric is better.
+        keys: its configuration's values by dotted key.
+        summary: summary.json.
+    """
+
+    curve: Curve
+    metric: str
+    split: str
+    higher: bool
+    keys: Mapping[str, Any]
+    summary: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path, metric: str | None = None, split: str | None = None) -> "Run":
+        """Of a run folder; None are the headline metric and the last split. Raises DataError if it did not finish."""
+        try:
+            config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{folder} is no folder of a finished run ({' '.join(str(error).split())}); "
+                f"where it was broken off: raysim run --resume {folder}"
+            ) from None
+        headline, higher = _headline(folder, config, summary)
+        metric, split = metric or headline, split or [*summary["final"]][-1]
+        return cls(Curve.read(folder, metric, split), metric, split, higher, flat(config), summary)
+
+    @property
+    def folder(self) -> Path:
+        return self.curve.folder
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.keys["algorithm.name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.keys["seed"])
+
+    @property
+    def ended_at_target(self) -> bool:
+        """Whether it was over because it had reached the target of its configuration."""
+        return bool(self.keys.get("evaluate.stop_at_target")) and self.reached(self.keys["evaluate.target"]) is not None
+
+    def reached(self, target: float) -> "Cost | None":
+        """What the run had cost at the first evaluation that was at the target, or None."""
+        good = self.curve.value >= target if self.higher else self.curve.value <= target
+        return Cost(self.curve.axes, int(np.flatnonzero(good)[0])) if good.any() else None
+
+    def at(self, axis: str, budget: float) -> float | None:
+        """The metric at the last evaluation within a budget, in the unit of AXES.
+
+        None where there is none, or the run ended before it without having come as far.
+        """
+        at = self.curve.axes[axis]
+        within = np.flatnonzero(at <= budget * (1 + 1e-9))
+        # A run that goes on beyond the budget was within it to the end; one that ends before may not have been.
+        if not len(within) or (within[-1] == len(at) - 1 and at[-1] < budget * (1 - SLACK)):
+            return None
+        return float(self.curve.value[within[-1]])
+
+
+def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
+    """The headline metric and whether more of it is better; no module that a folder names is imported."""
+    if found := summary.get("headline"):
+        return found["metric"], found["higher_is_better"]
+    problem = PROBLEMS.entries.get(config["problem"]["name"])
+    if problem is None:
+        raise DataError(
+            f"{folder}: its summary.json, of an older raysim, does not say what its headline metric is, and its "
+            f"problem {config['problem']['name']} is not one of raysim's own"
+        )
+    return problem.headline, problem.higher_is_better  # type: ignore[attr-defined]
+
+
+# A run whose last evaluation is by less than this part short of a budget has used it: with devices, runs of as many
+# rounds do not upload exactly as much.
+SLACK = 0.05
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a run until an evaluation: `axes` as of a Curve, at `place`."""
+
+    axes: Mapping[str, NDArray[np.float64]]
+    place: int
+
+    def __getitem__(self, axis: str) -> float:
+        return float(self.axes[axis][self.place])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        label: in what they differ from other settings, in words.
+        values: the same by dotted key.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @property
+    def algorithm(self) -> str:
+        return self.runs[0].algorithm
+
+    def number(self, key: str) -> float | None:
+        """A value that is a number; None if it is none, or not there."""
+        value = self.runs[0].keys.get(key)
+        return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+
+    def costs(self, target: float, axis: str) -> NDArray[np.float64]:
+        """(runs,) until the target; infinite where it was not reached."""
+        found = [run.reached(target) for run in self.runs]
+        return np.array([np.inf if cost is None else cost[axis] for cost in found])
+
+    def cost(self, target: float, axis: str) -> float:
+        """The median; infinite where half of the runs or more did not reach it."""
+        return middle(self.costs(target, axis))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Several runs of one metric, by setting."""
+
+    settings: tuple[Setting, ...]
+
+    @classmethod
+    def read(cls, folders: Sequence[Path], metric: str | None = None, split: str | None = None) -> "Runs":
+        """Of run folders. Raises DataError where they have no metric in common."""
+        if not folders:
+            raise DataError("there is no finished run to report on")
+        runs = [Run.read(folder, metric, split) for folder in folders]
+        if len(kinds := {(run.metric, run.split) for run in runs}) > 1:
+            some = ", ".join(f"{split} {metric}" for metric, split in sorted(kinds))
+            raise DataError(f"the runs are of {some}; give --metric and --split, or report on them apart")
+        groups: dict[str, list[Run]] = {}
+        for run in runs:
+            groups.setdefault(run.curve.settings, []).append(run)
+        named = _named([group[0].keys for group in groups.values()])
+        return cls(
+            tuple(
+                Setting(label, values, tuple(sorted(group, key=lambda run: run.seed)))
+                for group, (label, values) in zip(groups.values(), named, strict=True)
+            )
+        )
+
+    @property
+    def all(self) -> list[Run]:
+        return [run for setting in self.settings for run in setting.runs]
+
+    @property
+    def metric(self) -> str:
+        return self.all[0].metric
+
+    @property
+    def split(self) -> str:
+        return self.all[0].split
+
+    @property
+    def higher(self) -> bool:
+        return self.all[0].higher
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Those of AXES that all runs have."""
+        return [axis for axis in AXES if all(axis in run.curve.axes for run in self.all)]
+
+    @cached_property
+    def varied(self) -> list[str]:
+        """Keys by which settings are called."""
+        return list(dict.fromkeys(key for setting in self.settings for key in setting.values))
+
+    @cached_property
+    def target(self) -> float | None:
+        """That of their configurations, if all have the same."""
+        targets = {run.keys.get("evaluate.target") for run in self.all}
+        only = targets.pop() if len(targets) == 1 else None
+        return None if only is None else float(only)
+
+    def levels(self, key: str) -> list[float]:
+        """The numbers that a key has among settings, ascending."""
+        return sorted({value for setting in self.settings if (value := setting.number(key)) is not None})
+
+
+def middle(costs: NDArray[np.float64]) -> float:
+    """The median, which is infinite where it lies between a number and infinity."""
+    ordered = np.sort(costs)
+    n = len(ordered)
+    low, high = ordered[(n - 1) // 2], ordered[n // 2]
+    return float(high if np.isinf(high) else (low + high) / 2)
+
+
+def _named(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """A label of each configuration and the values that it is made of: as few keys as tell them apart."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    of_run = {key for key in keys if key.split(".")[0] in SAME_CURVE}
+    varied = [k for k in keys if k not in of_run and len({repr(config.get(k)) for config in configs}) > 1]
+    order = [*(k for k in FIRST if k in varied), *(k for k in varied if k not in (*FIRST, "name")), "name"]
+    taken: list[str] = []
+    kinds = 1
+    for key in order:
+        found = len({tuple(repr(config.get(k)) for k in (*taken, key)) for config in configs})
+        if found > kinds:
+            taken, kinds = [*taken, key], found
+    values = [{key: config[key] for key in taken if key in config} for config in configs]
+    return [(" ".join(word(k, v) for k, v in value.items()) or str(configs[0]["name"]), value) for value in values]
+
+
+def word(key: str, value: Any) -> str:
+    """A value as a label says it."""
+    short = key.rpartition(".")[2]
+    return str(value) if short in ("name", "preset") else f"{short} = {value}"

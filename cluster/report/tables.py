@@ -1,0 +1,172 @@
+"""The tables of a report: rows of plain values, of which numbers keep all their digits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from cluster.report.fits import CONFIDENCE, Fit, families
+from cluster.report.runs import Runs, Setting
+
+Table = list[dict[str, Any]]
+
+# What AXES are called in columns.
+UNITS = {"round": "rounds", "bytes_up": "MB up", "sim_s": "hours"}
+# Parts of the upload that all have, at which they are compared.
+PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)
+
+
+def each_run(runs: Runs, target: float | None) -> Table:
+    """A row per run: how it ended, and what it had cost when it reached the target, nothing where it did not."""
+    rows = []
+    for setting in runs.settings:
+        for run in setting.runs:
+            cost = None if target is None else run.reached(target)
+            rows.append(
+                {
+                    "setting": setting.label,
+                    "seed": run.seed,
+                    "rounds": run.summary["rounds"],
+                    f"final {runs.split} {runs.metric}": _plain(run.curve.value[-1]),
+                    **({f"{UNITS[axis]} to target": cost and cost[axis] for axis in runs.axes} if target else {}),
+                    "folder": run.folder.name,
+                }
+            )
+    return rows
+
+
+def to_target(runs: Runs, target: float) -> Table:
+    """A row per setting: medians and ranges over seeds of what the target cost, and how many runs reached it.
+
+    A median is nothing where half of the runs or more did not reach it.
+    """
+    rows = []
+    for setting in runs.settings:
+        row: dict[str, Any] = {"setting": setting.label, "reached": _reached(setting, target)}
+        for axis in runs.axes:
+            costs = setting.costs(target, axis)
+            there = costs[np.isfinite(costs)]
+            row[UNITS[axis]] = _plain(setting.cost(target, axis))
+            row[f"{UNITS[axis]}, range"] = f"{there.min():.4g} - {there.max():.4g}" if len(there) else ""
+        rows.append(row)
+    return rows
+
+
+def speed_up(runs: Runs, target: float) -> Table:
+    """A row per setting: how many times fewer rounds the target took than with the fewest clients that reached it."""
+    rows = []
+    for label, group in families(runs, "algorithm.S"):
+        base = next((s for s in group if np.isfinite(s.cost(target, "round"))), None)
+        if base is None:
+            continue
+        for setting in group:
+            few, many = (s.number("algorithm.S") or np.nan for s in (base, setting))
+            cost = setting.cost(target, "round")
+            rows.append(
+                {
+                    "setting": label,
+                    "S": many,
+                    "times the clients": many / few,
+                    "times fewer rounds": base.cost(target, "round") / cost if np.isfinite(cost) else None,
+                    "reached": _reached(setting, target),
+                }
+            )
+    return rows
+
+
+def exponents(fits: Sequence[Fit]) -> Table:
+    """A row per fit."""
+    return [
+        {
+            "exponent of": fit.of,
+            "setting": fit.where,
+            "fitted": _plain(fit.exponent),
+            f"{CONFIDENCE:.0%} interval": f"{fit.low:.2f} to {fit.high:.2f}" if np.isfinite(fit.low) else "",
+            "theory": "" if fit.theory is None else str(fit.theory),
+            "runs": fit.points,
+            "source": fit.source,
+        }
+        for fit in fits
+    ]
+
+
+def equal_upload(runs: Runs, target: float | None) -> Table:
+    """A row per setting: the median over seeds of the metric after as many uploaded bytes as the others.
+
+    Nothing where a run had ended before; `target` where the median run had ended at it.
+    """
+    budgets = budgets_MB(runs)
+    return [
+        {"setting": s.label} | {f"{budget:.4g} MB": at_upload(s, budget, target) for budget in budgets}
+        for s in runs.settings
+    ]
+
+
+def budgets_MB(runs: Runs) -> list[float]:
+    """Uploads at which runs are compared: parts of the least that a run had uploaded in the end.
+
+    Runs that ended at their target do not count, unless all did: of those the most counts.
+    """
+    ended = [run for run in runs.all if not run.ended_at_target]
+    totals = [run.curve.axes["bytes_up"][-1] for run in ended or runs.all]
+    most = min(totals) if ended else max(totals)
+    return [float(part * most) for part in PARTS]
+
+
+def at_upload(setting: Setting, budget: float, target: float | None) -> float | str | None:
+    """The median over seeds; a run that had ended at its target is at least there."""
+    values = [run.at("bytes_up", budget) for run in setting.runs]
+    higher = setting.runs[0].higher
+    best = np.inf if higher else -np.inf
+    held = [
+        best if value is None and run.ended_at_target else np.nan if value is None else value
+        for run, value in zip(setting.runs, values, strict=True)
+    ]
+    median = float(np.median(held))
+    if np.isinf(median):
+        return f"{'≥' if higher else '≤'} {target:g}" if target is not None else "target reached"
+    return _plain(median)
+
+
+def devices(runs: Runs) -> Table:
+    """A row per setting: means over seeds of what became of invited devices and of who took part."""
+    rows = []
+    for setting in runs.settings:
+        if not all("late" in run.summary for run in setting.runs):
+            return []
+        fates = [_fates(run.folder) for run in setting.runs]
+        rows.append(
+            {"setting": setting.label}
+            | {name: float(np.mean([fate[name] for fate in fates])) for name in fates[0]}
+            | {
+                name: float(np.mean([run.summary[key] for run in setting.runs]))
+                for name, key in {
+                    "wasted bytes": "bytes_wasted",
+                    "wasted computation": "compute_wasted",
+                    "clients that took part": "participants",
+                    "Gini of participation": "participation_gini",
+                }.items()
+            }
+        )
+    return rows
+
+
+def _fates(folder: Any) -> dict[str, float]:
+    columns = ("invited", "accepted", "late", "cancelled", "rejected")
+    table = pq.read_table(folder / "rounds.parquet", columns=list(columns))
+    invited, accepted, late, cancelled, rejected = (float(np.sum(table[name].to_numpy())) for name in columns)
+    shares = {
+        "accepted": accepted,
+        "late": late + cancelled,
+        "dropped": invited - accepted - rejected - late - cancelled,
+    }
+    return {name: count / invited if invited else 0.0 for name, count in shares.items()}
+
+
+def _reached(setting: Setting, target: float) -> str:
+    return f"{np.isfinite(setting.costs(target, 'round')).sum()}/{len(setting.runs)}"
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,281 @@
+"""Studies: runs of one or several configurations with other values for some of their keys."""
+
+import csv
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from clients.placement import Count
+from cluster import yaml12
+from cluster.config import Config, RayConfig, load_config, override, parted, read_yaml, with_values
+from cluster.experiment import require_known
+from raysim.errors import ConfigError
+from raysim.registry import STRICT, plain, validated
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+LONGEST = 100  # of a name, in characters
+
+# In a study's folder: what it is, what became of its trials, and their folders.
+STUDY, TABLE, TRIALS = "study.yaml", "trials.csv", "trials"
+
+Status = Literal["waiting", "finished", "failed", "ended early", "stopped"]
+
+
+class Part(BaseModel):
+    """Configurations that begin from one.
+
+    Attributes:
+        base: where they begin: a configuration, or the path of one, relative to the study's file.
+        set: values by dotted key, as of `-o`.
+        grid: lists of values by dotted key, of which every combination is a trial.
+    """
+
+    model_config = STRICT
+
+    base: str | dict[str, Any] | None = None
+    set: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+
+
+class Early(BaseModel):
+    """Section `early`: trials that are behind are ended, by ASHA (Li et al. 2020, arXiv 1810.05934, algorithm 2).
+
+    Attributes:
+        over: keys such as step sizes. Trials that differ in these only, not in their seed, are compared.
+        grace: rounds that every trial is given.
+        reduction: of so many trials that come to `grace` rounds, one goes on; of those again at `reduction` times as
+            many, and so on.
+    """
+
+    model_config = STRICT
+
+    over: Annotated[tuple[str, ...], Field(min_length=1)]
+    grace: Count
+    reduction: Annotated[int, Field(ge=2)] = 4
+
+
+class Select(BaseModel):
+    """Section `select`: which values are best, by the median over seeds of a metric at a budget.
+
+    Attributes:
+        by: keys; there is a best for each combination of their values.
+        metric, split: None are the headline metric and the last of the splits that a run evaluated.
+        rounds, bytes_up, simulated_hours: the budget, one of them: the last evaluation within it counts. Without any,
+            the last of all.
+    """
+
+    model_config = STRICT
+
+    by: tuple[str, ...] = ("algorithm.name",)
+    metric: str | None = None
+    split: Literal["train", "test"] | None = None
+    rounds: Count | None = None
+    bytes_up: Annotated[float, Field(gt=0)] | None = None
+    simulated_hours: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _can_be(self) -> "Select":
+        if sum(budget is not None for budget in (self.rounds, self.bytes_up, self.simulated_hours)) > 1:
+            raise ValueError("give one budget: rounds, bytes_up or simulated_hours")
+        return self
+
+
+class StudyConfig(Part):
+    """A study.
+
+    Attributes:
+        name: of its folder.
+        parts: each begins where the study does, or at a base of its own, and has its own values and grid beside the
+            study's.
+        concurrency: trials at a time, at most; `auto` is as many as there is room for.
+        early: whether trials are ended before their last round.
+        select: what is called best in the end.
+        folder: where the study's folder is made.
+        ray: as of a configuration.
+    """
+
+    name: Annotated[str, Field(pattern=NAME, max_length=LONGEST)]
+    parts: Annotated[list[Part], Field(min_length=1)] = [Part()]
+    concurrency: Count | Literal["auto"] = "auto"
+    early: Early | None = None
+    select: Select | None = None
+    folder: str = "runs"
+    ray: RayConfig = RayConfig()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study.
+
+    Attributes:
+        name: of its folder, unlike that of any other.
+        part: the place of its part in the study.
+        values: by dotted key, those of the grids and of its part's `set`.
+        config: with them.
+    """
+
+    name: str
+    part: int
+    values: Mapping[str, Any]
+    config: Config
+
+    def without(self, keys: Iterable[str]) -> str:
+        """What it shares with trials that differ in the values of these keys only."""
+        left = {key: value for key, value in self.values.items() if key not in set(keys)}
+        return yaml12.dump({"part": self.part, **left})
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study whose bases were read.
+
+    Attributes:
+        config: each base is a mapping.
+    """
+
+    config: StudyConfig
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> "Study":
+        """Reads a study's file, or takes one made in Python.
+
+        Args:
+            source: as of load_config.
+            overrides: each ``key=value``, the value in YAML: a key of the study, or ``set.`` or ``grid.`` and one of a
+                configuration.
+
+        Raises ConfigError naming the key.
+        """
+        if isinstance(source, Mapping):
+            tree, beside = plain(source), Path()
+        else:
+            tree, beside = read_yaml(Path(source)), Path(source).parent
+        for given in overrides:
+            path, value = parted(given)
+            section, _, key = path.partition(".")
+            if section in ("set", "grid") and key:
+                tree = {**tree, section: {**tree.get(section, {}), key: value}}
+            else:
+                override(tree, given)
+        config: StudyConfig = validated(StudyConfig, tree, key="", owner="every study")
+        read = {"base": _based(config.base, beside)}
+        parts = [part.model_copy(update={"base": _based(part.base, beside)}) for part in config.parts]
+        return cls(config.model_copy(update={**read, "parts": parts}))
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return self.config.model_dump(mode="json")
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """In the order of the parts, then of the keys of their grids, the last of which changes fastest.
+
+        Raises ConfigError naming the key that is wrong and the trial in which it is.
+        """
+        found = [trial for place, part in enumerate(self.config.parts) for trial in self._of(place, part)]
+        if twice := [name for name, times in Counter(trial.name for trial in found).items() if times > 1]:
+            raise ConfigError("parts", f"two trials are called {twice[0]!r}: they differ in nothing that names them; "
+                              "give their parts another name each, as in set: {name: ...}")  # fmt: skip
+        keys = {key for trial in found for key in trial.values}
+        over = self.config.early.over if self.config.early else ()
+        if unknown := next((key for key in over if key not in keys), None):
+            raise ConfigError("early.over", f"no trial varies {unknown!r}; there are {', '.join(sorted(keys))}")
+        return found
+
+    def _of(self, place: int, part: Part) -> list[Trial]:
+        base = part.base if part.base is not None else self.config.base
+        if base is None:
+            raise ConfigError("base", "is missing: the path of a configuration, or one written out here")
+        assert isinstance(base, dict)  # it was read
+        grid = _together(f"parts.{place}", self.config.grid, part.grid)
+        for key, values in grid.items():
+            if not values:
+                raise ConfigError(f"grid.{key}", "is an empty list; give it values, or leave the key out")
+            if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+                raise ConfigError(f"grid.{key}", f"has {twice[0]!r} twice")
+        if not grid and len(self.config.parts) == 1:
+            raise ConfigError("grid", "is empty, and there is one part: that is a single run, for `raysim run`")
+        fixed = _together(f"parts.{place}", self.config.set, part.set)
+        _together(f"parts.{place}", fixed, grid)
+        combinations = itertools.product(*grid.values())
+        return [
+            _trial(place, i, base, fixed, part.set, dict(zip(grid, values, strict=True)))
+            for i, values in enumerate(combinations)
+        ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a trial, as in trials.csv.
+
+    Attributes:
+        said: of one that finished its result, of one that failed what is wrong.
+        wall_s: that it took when it was played last.
+    """
+
+    trial: str
+    status: Status = "waiting"
+    wall_s: float = 0.0
+    said: str = ""
+
+
+def rows(where: Path) -> list[Row]:
+    """Of a study's folder, what became of its trials, as far as they came."""
+    try:
+        written = (where / TABLE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    found = csv.DictReader(io.StringIO(written))
+    return [Row(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
+
+
+def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | None:
+    return read_yaml(beside / base) if isinstance(base, str) else base
+
+
+def _together(where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Both. Raises ConfigError where a key, or a section and a key in it, are in both."""
+    for key, other in itertools.product(theirs, ours):
+        if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
+            raise ConfigError(where, f"sets {key!r}, and {other!r} is set for it already; give one of them")
+    return {**ours, **theirs}
+
+
+def _trial(
+    part: int,
+    number: int,
+    base: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    own: Mapping[str, Any],
+    values: Mapping[str, Any],
+) -> Trial:
+    named = str({**base, **fixed}.get("name", "trial"))
+    words = {key: _word(key, value, place) for place, (key, value) in enumerate(values.items())}
+    name = "_".join([named, *words.values()])
+    # Runs that differ in their seed only have one name, as they are one line in plots.
+    line = "_".join([named, *(word for key, word in words.items() if key != "seed")])
+    if len(name) > LONGEST:
+        name = line = f"{named}_{part}_{number}"
+    try:
+        config = load_config(with_values(base, {**fixed, **values, "name": line, "clients.fleet": "in_process"}))
+        require_known(config)
+    except ConfigError as error:
+        raise ConfigError(error.key, f"{error.message} (in trial {name})") from None
+    return Trial(name, part, {**own, **values}, config)
+
+
+def _word(key: str, value: Any, place: int) -> str:
+    """A value in a name: S10, seed0, phones_global; a section by the place of its key, having no short form."""
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
+        value = value["name"] if isinstance(value, Mapping) and "name" in value else f"{place}"
+    words = str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}{value}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", words)
