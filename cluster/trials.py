@@ -128,7 +128,12 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
     where = where.expanduser().absolute()
     if not (where / STUDY).is_file():
         raise ConfigError("--resume", f"{where} is no folder of a study: it has no {STUDY}")
-    study = Study.load(where / STUDY, overrides)
+    study, began = Study.load(where / STUDY, overrides), Study.load(where / STUDY)
+    for key in ("name", "base", "set", "parts"):
+        if study.tree[key] != began.tree[key]:
+            raise ConfigError(
+                key, "cannot be another when a study goes on, whose finished trials stay; begin a new one"
+            )
     write_whole(where / STUDY, yaml12.dump(study.tree).encode())
     before = {row.trial: row for row in rows(where)}
     book = _Book(where, [_again(before.get(trial.name, Row(trial.name))) for trial in study.trials], notice)
