@@ -132,7 +132,7 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
     for key in ("name", "base", "set", "parts"):
         if study.tree[key] != began.tree[key]:
             raise ConfigError(
-                key, "cannot be another when a study goes on, whose finished trials stay; begin a new one"
+                key, "cannot be another where a study goes on, whose finished trials stay; begin anew"
             )
     write_whole(where / STUDY, yaml12.dump(study.tree).encode())
     before = {row.trial: row for row in rows(where)}
