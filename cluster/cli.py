@@ -24,7 +24,7 @@ from cluster.presets import PRESETS
 from cluster.progress import Watcher, number, size
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
-from cluster.study import STUDY, Study
+from cluster.study import STUDY, Study, is_study
 from cluster.study import rows as study_rows
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
@@ -55,7 +55,7 @@ def run(
     config: Annotated[Path | None, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")] = None,
     override: Overrides = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run of this folder instead.", metavar="RUN")
+        Path | None, typer.Option(help="Go on with the run (or the study) of this folder instead.", metavar="RUN")
     ] = None,
     from_: Annotated[
         int | None,
@@ -67,6 +67,11 @@ def run(
         raise ConfigError("", "give either a configuration, or --resume with the folder of a run")
     if from_ is not None and resume is None:
         raise ConfigError("--from", "is the checkpoint of a run to go on from, and needs --resume")
+    if _is_study(config, resume):
+        if from_ is not None:
+            raise ConfigError("--from", "is for a run; the trials of a study go on from their latest checkpoints")
+        study(config, override, resume)
+        return
     show = _Show()
     try:
         with show, _signals(show) as stop:
@@ -163,10 +168,13 @@ def submit(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the job to its end.")] = True,
 ) -> None:
-    """Run an experiment as a job of a Ray cluster. Ctrl-C leaves the job running."""
+    """Run an experiment or a study as a job of a Ray cluster. Ctrl-C leaves the job running."""
     if (config is None) == (resume is None):
         raise ConfigError("", "give either a configuration, or --resume with the folder of a run")
-    if config is not None:
+    if _is_study(config, None):
+        assert config is not None
+        made = jobs.parcel_of_study(Study.load(config, override or []), storage, include or [])
+    elif config is not None:
         made = jobs.parcel(load_config(config, override or []), storage, include or [])
     else:
         if storage is not None:
@@ -263,6 +271,13 @@ def report(
 ) -> None:
     """Write a report on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""
     console.print(f"wrote {reports.make(runs, out, shlex.join(['raysim', *sys.argv[1:]]), target, metric, split)}")
+
+
+def _is_study(config: Path | None, resume: Path | None) -> bool:
+    """Whether it is a study that is given, by its file or its folder."""
+    if resume is not None:
+        return (resume / STUDY).is_file()
+    return config is not None and is_study(config)
 
 
 def _trials() -> Any:

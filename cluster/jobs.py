@@ -33,6 +33,7 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from cluster import folder, yaml12
 from cluster.config import Config, flat
 from cluster.experiment import require_known
+from cluster.study import STUDY, Study
 from raysim.errors import ConfigError, JobError
 
 ADDRESS = "http://127.0.0.1:8265"
@@ -105,9 +106,28 @@ def parcel(config: Config, storage: str | None, include: Sequence[Path]) -> Iter
 
 
 @contextlib.contextmanager
+def parcel_of_study(study: Study, storage: str | None, include: Sequence[Path]) -> Iterator[Parcel]:
+    """The same of a study. A relative `folder` of it is put under `storage`.
+
+    Raises ConfigError where a trial could not find what its configuration names, and where the paths of a trial's
+    output.cache or checkpoint.folder are relative.
+    """
+    for trial in study.trials:
+        output = trial.config.output.model_copy(update={"folder": "/"})  # it is the study's that counts
+        _abroad(trial.config.model_copy(update={"output": output}), None)
+    where = _there("folder", study.config.folder, storage)
+    ray = study.config.ray.model_copy(update={"address": None})
+    tree = study.config.model_copy(update={"folder": where, "ray": ray}).model_dump(mode="json")
+    modules = {path: None for trial in study.trials for path in _modules(trial.config)}
+    with _packed(list(modules), include) as into:
+        (into / STUDY).write_text(yaml12.dump(tree), encoding="utf-8")
+        yield Parcel(into, f"python -m cluster study {STUDY}", study.config.name, where)
+
+
+@contextlib.contextmanager
 def parcel_to_resume(run: str, overrides: Sequence[str], include: Sequence[Path]) -> Iterator[Parcel]:
-    """The same, to go on with a run folder of the cluster, whose configuration is there: modules of the user's that it
-    names are sent with `include` only. Raises ConfigError where its path is relative.
+    """The same, to go on with a run's or a study's folder of the cluster, which has its configuration: modules of the
+    user's that it names are sent with `include` only. Raises ConfigError where its path is relative.
     """
     if not Path(run).is_absolute():
         raise ConfigError("--resume", f"{run!r} is relative; give the folder's absolute path on the cluster")
@@ -218,8 +238,6 @@ def _ended(client: JobSubmissionClient, job: str) -> JobDetails:
 
 def _abroad(config: Config, storage: str | None) -> Config:
     """The configuration as it is to be run in a job, whose working folder is not this one and goes with it."""
-    if storage is not None and not Path(storage).is_absolute():
-        raise ConfigError("--storage", f"{storage!r} is relative; give an absolute folder of the cluster")
     for key in ("data", "partition", "problem", "model", "algorithm", "devices"):
         section = getattr(config, key)
         for place, value in flat(section.model_dump(mode="json") if section else {}).items():
@@ -230,18 +248,7 @@ def _abroad(config: Config, storage: str | None) -> Config:
                 )
     places = {"output.folder": config.output.folder, "output.cache": config.output.cache,
               "checkpoint.folder": config.checkpoint.folder}  # fmt: skip
-    there: dict[str, str | None] = {}
-    for key, given in places.items():
-        if given is None or "://" in given or given.startswith("~") or Path(given).is_absolute():
-            there[key] = given
-        elif storage is not None:
-            there[key] = f"{storage.rstrip('/')}/{given}"
-        else:
-            raise ConfigError(
-                key,
-                f"{given!r} is relative, and a job's working folder goes when it ends; give an absolute folder of the "
-                "cluster, or --storage with one for all of them",
-            )
+    there = {key: given if given is None else _there(key, given, storage) for key, given in places.items()}
     return config.model_copy(
         update={
             "ray": config.ray.model_copy(update={"address": None}),  # the one that the job runs on
@@ -250,6 +257,21 @@ def _abroad(config: Config, storage: str | None) -> Config:
             ),
             "checkpoint": config.checkpoint.model_copy(update={"folder": there["checkpoint.folder"]}),
         }
+    )
+
+
+def _there(key: str, given: str, storage: str | None) -> str:
+    """A folder of the cluster. Raises ConfigError where it is relative, and there is no storage to put it under."""
+    if storage is not None and not Path(storage).is_absolute():
+        raise ConfigError("--storage", f"{storage!r} is relative; give an absolute folder of the cluster")
+    if "://" in given or given.startswith("~") or Path(given).is_absolute():
+        return given
+    if storage is not None:
+        return f"{storage.rstrip('/')}/{given}"
+    raise ConfigError(
+        key,
+        f"{given!r} is relative, and a job's working folder goes when it ends; give an absolute folder of the cluster, "
+        "or --storage with one for all of them",
     )
 
 

@@ -238,6 +238,11 @@ def rows(where: Path) -> list[Row]:
     return [Row(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
 
 
+def is_study(path: Path) -> bool:
+    """Whether a file holds a study, and no configuration. Raises ConfigError where it cannot be read."""
+    return not read_yaml(path).keys().isdisjoint({"base", "grid", "parts"})
+
+
 def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | None:
     return read_yaml(beside / base) if isinstance(base, str) else base
 

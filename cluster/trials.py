@@ -131,9 +131,7 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
     study, began = Study.load(where / STUDY, overrides), Study.load(where / STUDY)
     for key in ("name", "base", "set", "parts"):
         if study.tree[key] != began.tree[key]:
-            raise ConfigError(
-                key, "cannot be another where a study goes on, whose finished trials stay; begin anew"
-            )
+            raise ConfigError(key, "cannot be another where a study goes on, whose finished trials stay; begin anew")
     write_whole(where / STUDY, yaml12.dump(study.tree).encode())
     before = {row.trial: row for row in rows(where)}
     book = _Book(where, [_again(before.get(trial.name, Row(trial.name))) for trial in study.trials], notice)
@@ -245,7 +243,7 @@ def _trial(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
                 status, said = "finished", _words(result)
             except Stopped as stopped:
                 if isinstance(stopped, _Behind):
-                    return  # Tune has ended it, and hears no more of it
+                    sys.exit()  # as Tune would have it of a trial that it has ended; it hears no report any more
                 status = "stopped"
             except RaysimError as error:
                 said = str(error)

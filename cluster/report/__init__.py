@@ -15,7 +15,7 @@ from cluster.report.page import Part, page
 from cluster.report.runs import Runs
 from cluster.report.tables import Table
 from cluster.study import STUDY, TRIALS, Study, rows
-from raysim.errors import OutputError
+from raysim.errors import ConfigError, OutputError
 from raysim.output import write_whole
 from server.archive import parquet
 
@@ -41,8 +41,10 @@ def make(
         DataError: of a folder that holds no finished run, or where runs have no metric in common.
         ConfigError: there are several targets.
     """
-    runs = Runs.read(_finished(given), metric, split)
+    runs = Runs.read(_finished(given), metric, split, _broken(given))
     goal = target if target is not None else runs.target
+    if goal is None and any(run.keys.get("evaluate.target") is not None for run in runs.all):
+        raise ConfigError("--target", "the runs have different targets; give the one that is to be looked at")
     about = [
         f"{len(runs.all)} finished runs of {len(runs.settings)} settings: {', '.join(figures.algorithms(runs))}",
         f"{runs.split} {runs.metric}, " + ("without a target" if goal is None else f"to a target of {goal:g}"),
@@ -66,7 +68,7 @@ def best(folder: Path) -> tuple[Table, str]:
     """
     select = Study.load(folder / STUDY).config.select
     assert select is not None
-    runs = Runs.read(_finished([folder]), select.metric, select.split)
+    runs = Runs.read(_finished([folder]), select.metric, select.split, _broken([folder]))
     return selection.ranked(runs, select), selection.rule(runs, select)
 
 
@@ -88,6 +90,11 @@ def _finished(given: Sequence[Path]) -> list[Path]:
     return found
 
 
+def _broken(given: Sequence[Path]) -> list[Path]:
+    """Folders of trials that failed or were ended early."""
+    return [f / TRIALS / row.trial for f in given for row in rows(f) if row.status in ("failed", "ended early")]
+
+
 def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[Part]:
     exponents, devices = fits.fitted(runs, target), tables.devices(runs)
     beside: dict[str, tuple[Table, str]] = {
@@ -107,10 +114,13 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
             yield Part(name, name.replace("_", " ").capitalize(), caption, table=table)
     if left := [row for folder in given for row in rows(folder) if row.status != "finished"]:
         table = [{"trial": row.trial, "status": row.status, "why": row.said} for row in left]
-        yield Part("not_finished", "Trials that did not finish", "They are in none of the above.", table=table)
+        yield Part("not_finished", "Trials that did not finish", _LEFT, table=table)
     yield Part("runs", "Runs", "Every run that is reported on.", table=tables.each_run(runs, target))
 
 
+_LEFT = (
+    "Those that failed or were ended early count as far as they came: the target as not reached, unless it was by then."
+)
 _TO_TARGET = (
     "Medians over seeds, and from the least to the greatest of the runs that reached it. A dash: half of the runs or "
     "more did not."

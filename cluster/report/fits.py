@@ -87,11 +87,11 @@ def _in_key(key: str, where: str, group: Sequence[Setting], target: float) -> Fi
         return Fit(of, where, np.nan, np.nan, np.nan, 0, None, "fewer than three settings whose runs all reached it")
     x = np.concatenate([np.full(len(costs), setting.number(key)) for setting, costs in whole])
     y = np.concatenate([costs for _, costs in whole])
-    left_out = f", without {len(group) - len(whole)} of {len(group)} where not all reached it" * (
-        len(whole) < len(group)
-    )
     rate = _rate(group[0].algorithm) if key == "algorithm.S" else None
-    return Fit(of, where, *power(x, y), len(x), rate.rounds if rate else None, (rate.source if rate else "") + left_out)
+    said = [rate.source] if rate else []
+    if len(whole) < len(group):
+        said.append(f"without {len(group) - len(whole)} of {len(group)} settings where not all reached it")
+    return Fit(of, where, *power(x, y), len(x), rate.rounds if rate else None, "; ".join(said))
 
 
 def _in_rounds(setting: Setting) -> Fit | None:

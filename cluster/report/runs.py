@@ -1,5 +1,6 @@
 """Finished runs, as a report compares them: their curves, what they cost until a target, and in what they differ."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Run:
         metric, split: what the curve is of.
         higher: whether more of the metric is better.
         keys: its configuration's values by dotted key.
-        summary: summary.json.
+        summary: summary.json; empty of a run that was broken off.
     """
 
     curve: Curve
@@ -56,6 +57,13 @@ class Run:
         metric, split = metric or headline, split or [*summary["final"]][-1]
         return cls(Curve.read(folder, metric, split), metric, split, higher, flat(config), summary)
 
+    @classmethod
+    def read_broken(cls, folder: Path, like: "Run") -> "Run":
+        """Of a run that was broken off, as far as it came, with the metric of another. Raises DataError."""
+        curve = Curve.read(folder, like.metric, like.split)
+        config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
+        return cls(curve, like.metric, like.split, like.higher, flat(config), {})
+
     @property
     def folder(self) -> Path:
         return self.curve.folder
@@ -67,6 +75,10 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.keys["seed"])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary)
 
     @property
     def ended_at_target(self) -> bool:
@@ -159,14 +171,26 @@ class Runs:
     settings: tuple[Setting, ...]
 
     @classmethod
-    def read(cls, folders: Sequence[Path], metric: str | None = None, split: str | None = None) -> "Runs":
-        """Of run folders. Raises DataError where they have no metric in common."""
+    def read(
+        cls,
+        folders: Sequence[Path],
+        metric: str | None = None,
+        split: str | None = None,
+        broken: Sequence[Path] = (),
+    ) -> "Runs":
+        """Of run folders, and of those of runs that were broken off, which count as far as they came.
+
+        Raises DataError where they have no metric in common.
+        """
         if not folders:
             raise DataError("there is no finished run to report on")
         runs = [Run.read(folder, metric, split) for folder in folders]
         if len(kinds := {(run.metric, run.split) for run in runs}) > 1:
             some = ", ".join(f"{split} {metric}" for metric, split in sorted(kinds))
             raise DataError(f"the runs are of {some}; give --metric and --split, or report on them apart")
+        for folder in broken:
+            with contextlib.suppress(DataError):  # it had not come to an evaluation
+                runs.append(Run.read_broken(folder, runs[0]))
         groups: dict[str, list[Run]] = {}
         for run in runs:
             groups.setdefault(run.curve.settings, []).append(run)

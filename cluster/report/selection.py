@@ -74,7 +74,9 @@ def _budget(select: Select) -> tuple[str | None, float]:
 
 
 def _value(run: Run, select: Select) -> float | None:
-    """The metric at the budget; None where the run had ended before, or it was undefined, or there is no such axis."""
+    """The metric at the budget; None where the run had ended before, or was broken off, or it was undefined."""
+    if not run.finished:
+        return None
     axis, budget = _budget(select)
     last = float(run.curve.value[-1])
     if axis is None:

@@ -27,7 +27,8 @@ def each_run(runs: Runs, target: float | None) -> Table:
                 {
                     "setting": setting.label,
                     "seed": run.seed,
-                    "rounds": run.summary["rounds"],
+                    "rounds": int(run.curve.axes["round"][-1]),
+                    "finished": "yes" if run.finished else "no",
                     f"final {runs.split} {runs.metric}": _plain(run.curve.value[-1]),
                     **({f"{UNITS[axis]} to target": cost and cost[axis] for axis in runs.axes} if target else {}),
                     "folder": run.folder.name,
@@ -106,11 +107,13 @@ def equal_upload(runs: Runs, target: float | None) -> Table:
 def budgets_MB(runs: Runs) -> list[float]:
     """Uploads at which runs are compared: parts of the least that a run had uploaded in the end.
 
-    Runs that ended at their target do not count, unless all did: of those the most counts.
+    Runs that ended at their target do not count, unless all did: of those the most counts. Nor do those that were
+    broken off.
     """
-    ended = [run for run in runs.all if not run.ended_at_target]
-    totals = [run.curve.axes["bytes_up"][-1] for run in ended or runs.all]
-    most = min(totals) if ended else max(totals)
+    whole = [run for run in runs.all if run.finished]
+    to_the_end = [run for run in whole if not run.ended_at_target]
+    totals = [run.curve.axes["bytes_up"][-1] for run in to_the_end or whole]
+    most = min(totals) if to_the_end else max(totals)
     return [float(part * most) for part in PARTS]
 
 
@@ -130,17 +133,20 @@ def at_upload(setting: Setting, budget: float, target: float | None) -> float | 
 
 
 def devices(runs: Runs) -> Table:
-    """A row per setting: means over seeds of what became of invited devices and of who took part."""
+    """A row per setting: means over finished runs of what became of invited devices and of who took part."""
     rows = []
     for setting in runs.settings:
-        if not all("late" in run.summary for run in setting.runs):
+        finished = [run for run in setting.runs if run.finished]
+        if not all("late" in run.summary for run in finished):
             return []
-        fates = [_fates(run.folder) for run in setting.runs]
+        if not finished:
+            continue
+        fates = [_fates(run.folder) for run in finished]
         rows.append(
             {"setting": setting.label}
             | {name: float(np.mean([fate[name] for fate in fates])) for name in fates[0]}
             | {
-                name: float(np.mean([run.summary[key] for run in setting.runs]))
+                name: float(np.mean([run.summary[key] for run in finished]))
                 for name, key in {
                     "wasted bytes": "bytes_wasted",
                     "wasted computation": "compute_wasted",

@@ -1,0 +1,315 @@
+"""What a report says of runs whose curves are known."""
+
+import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from cluster import report, yaml12
+from cluster.report import fits, selection, tables
+from cluster.report.runs import Run, Runs, middle
+from cluster.study import Select
+from raysim.errors import ConfigError, DataError
+from server.ledger import METRICS, ROUNDS
+
+Values = Callable[[np.ndarray[Any, Any]], Any]
+
+
+def made(
+    folder: Path,
+    values: Values,
+    rounds: int = 40,
+    seed: int = 0,
+    metric: str = "auc",
+    target: float | None = 0.9,
+    stopped: bool = False,
+    devices: bool = True,
+    mb: float = 1.0,
+    **algorithm: Any,
+) -> Path:
+    """What a report reads of a finished run that was evaluated in every round, mb MB up and a minute a round.
+
+    With `stopped` it ended at its target.
+    """
+    t = np.arange(rounds + 1)
+    curve = np.asarray(values(t), dtype=float)
+    higher = metric == "auc"
+    if stopped:
+        t = t[: int(np.flatnonzero(curve >= target if higher else curve <= target)[0]) + 1]
+    sim = {"sim_s": 60.0} if devices else {}
+    rows = [
+        {"round": i, "split": "test", "metric": metric, "value": curve[i], "bytes_up": int(i * mb * 1e6)}
+        | {name: i * unit for name, unit in sim.items()}
+        for i in t.tolist()
+    ]
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), folder / "metrics.parquet")
+    counts = {"invited": 10, "accepted": 7, "late": 2, "cancelled": 0, "rejected": 0}
+    phases = [{"round": i, **(counts if devices else {})} for i in t[:-1].tolist()]
+    pq.write_table(pa.Table.from_pylist(phases, schema=ROUNDS), folder / "rounds.parquet")
+    config = {
+        "name": "mine",
+        "seed": seed,
+        "rounds": rounds,
+        "problem": {"name": "auc" if higher else "quadratic"},
+        "algorithm": {"name": "cd_mage", "S": 2, "K": 1} | algorithm,
+        "evaluate": {"target": target, "stop_at_target": stopped},
+    }
+    (folder / "config.yaml").write_text(yaml12.dump(config))
+    summary: dict[str, Any] = {
+        "headline": {"metric": metric, "higher_is_better": higher},
+        "rounds": int(t[-1]),
+        "final": {"train": 0.0, "test": float(curve[t[-1]])},
+        "participants": 20,
+        "participation_gini": 0.25,
+    }
+    if devices:
+        summary |= {"late": 0.2, "dropped": 0.1, "bytes_wasted": 0.3, "compute_wasted": 0.4}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def reaching(after: float) -> Values:
+    """A curve that is at .9 after so many rounds, and just below before."""
+    return lambda t: np.where(t >= after, 0.9, 0.5 + 0.3 * t / after)
+
+
+def test_a_run_costs_what_it_had_cost_at_the_first_evaluation_at_the_target(tmp_path: Path) -> None:
+    run = Run.read(made(tmp_path / "a", lambda t: np.where(t == 3, 0.95, 0.5), mb=2.0))
+    cost = run.reached(0.9)
+    assert cost is not None
+    assert (cost["round"], cost["bytes_up"], cost["sim_s"]) == (3, 6.0, 0.05)
+    assert run.reached(0.96) is None, "and not the last round"
+    assert (run.metric, run.split, run.higher) == ("auc", "test", True)
+
+
+def test_the_metric_at_a_budget_is_the_last_evaluation_within_it(tmp_path: Path) -> None:
+    run = Run.read(made(tmp_path / "a", lambda t: t / 100, rounds=20, mb=2.0))
+    assert run.at("bytes_up", 7.9) == 0.03
+    assert run.at("bytes_up", 8.0) == 0.04
+    assert run.at("round", 20) == 0.20
+    assert run.at("bytes_up", 41.0) == 0.20, "runs of as many rounds do not upload exactly as much"
+    assert run.at("bytes_up", 50.0) is None, "what it would have come to is not known"
+
+
+def test_of_costs_of_which_some_are_infinite_the_median_may_be() -> None:
+    inf = np.inf
+    for costs, expected in (([3, 1, 2], 2), ([1, inf, 2], 2), ([1, inf, inf], inf), ([1, 2], 1.5), ([1, inf], inf)):
+        assert middle(np.array(costs, dtype=float)) == expected
+
+
+def test_runs_are_grouped_by_all_but_their_seed_and_called_by_what_tells_them_apart(tmp_path: Path) -> None:
+    grid = [(name, S, seed) for name in ("cd_mage", "cd_ma") for S in (2, 8) for seed in (1, 0)]
+    # The steps differ with the algorithm, which tells them apart.
+    folders = [
+        made(tmp_path / f"{i}", reaching(5), seed=seed, name=name, S=S, eta=0.1 if name == "cd_ma" else 0.2)
+        for i, (name, S, seed) in enumerate(grid)
+    ]
+    runs = Runs.read(folders)
+    assert [s.label for s in runs.settings] == ["cd_mage S = 2", "cd_mage S = 8", "cd_ma S = 2", "cd_ma S = 8"]
+    assert [run.seed for run in runs.settings[0].runs] == [0, 1]
+    assert runs.levels("algorithm.S") == [2, 8]
+    assert runs.target == 0.9
+    (group, *_) = fits.families(runs, "algorithm.S")
+    assert (group[0], [s.label for s in group[1]]) == ("cd_mage", ["cd_mage S = 2", "cd_mage S = 8"])
+
+
+def test_targets_are_told_with_how_many_reached_them_and_never_as_the_last_round(tmp_path: Path) -> None:
+    after = {(2, 0): 10, (2, 1): 30, (2, 2): 20, (8, 0): 6, (8, 1): 99, (8, 2): 99}
+    runs = Runs.read([made(tmp_path / f"{S}{i}", reaching(r), seed=i, S=S) for (S, i), r in after.items()])
+    first, second = tables.to_target(runs, 0.9)
+    assert first | {"reached": "3/3", "rounds": 20, "rounds, range": "10 - 30", "MB up": 20, "hours": 1 / 3} == first
+    assert (second["reached"], second["rounds"], second["rounds, range"]) == ("1/3", None, "6 - 6")
+    assert [row["rounds to target"] for row in tables.each_run(runs, 0.9)] == [10, 30, 20, 6, None, None]
+    assert [row["times fewer rounds"] for row in tables.speed_up(runs, 0.9)] == [1, None]
+
+
+def test_a_speed_up_is_over_the_fewest_clients_that_reached_it(tmp_path: Path) -> None:
+    after = {2: 99, 4: 24, 8: 12, 16: 8}
+    runs = Runs.read([made(tmp_path / f"{S}", reaching(rounds), S=S) for S, rounds in after.items()])
+    found = [(r["S"], r["times the clients"], r["times fewer rounds"]) for r in tables.speed_up(runs, 0.9)]
+    assert found == [(2, 0.5, None), (4, 1, 1), (8, 2, 2), (16, 4, 3)]
+
+
+def test_an_exponent_is_that_of_the_power_and_stands_beside_the_theorems(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path / f"{name}{S}{K}", reaching(64 / S**power), rounds=80, S=S, K=K, name=name)
+        for name, power in (("cd_mage", 1), ("cd_mage_plus", 0.5))
+        for S in (1, 4, 16)
+        for K in (1, 2, 4)
+    ]
+    runs = Runs.read(folders)
+    found = fits.fitted(runs, 0.9)
+    by_S = {fit.where: fit for fit in found if fit.of == "rounds until the target, in S"}
+    assert set(by_S) == {f"{name} K = {K}" for name in ("cd_mage", "cd_mage_plus") for K in (1, 2, 4)}
+    for where, fit in by_S.items():
+        plus = where.startswith("cd_mage_plus")
+        expected = Fraction(-1, 2) if plus else Fraction(-1)
+        assert fit.exponent == pytest.approx(float(expected))
+        assert fit.theory == expected
+        assert fit.source == f"Xie et al. 2021, theorem {2 if plus else 1}"
+        assert fit.points == 3
+    by_K = [fit for fit in found if fit.of == "rounds until the target, in K"]
+    assert len(by_K) == 6
+    assert all(abs(fit.exponent) < 1e-12 and fit.theory is None for fit in by_K)
+
+
+def test_an_interval_holds_the_exponent_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    x = np.repeat([2.0, 5, 10, 20, 50], 3)
+    held = 0
+    for _ in range(400):
+        _, low, high = fits.power(x, 100 * x**-0.7 * np.exp(0.3 * random.standard_normal(len(x))))
+        held += low <= -0.7 <= high
+    assert abs(held / 400 - 0.95) < 3 * (0.95 * 0.05 / 400) ** 0.5
+
+
+def test_settings_where_not_all_runs_reached_it_are_not_fitted_and_said_to_be_left_out(tmp_path: Path) -> None:
+    after = {(S, seed): 32 / S for S in (1, 2, 4, 8) for seed in (0, 1)} | {(1, 1): 999}
+    folders = [made(tmp_path / f"{S}-{i}", reaching(rounds), seed=i, S=S) for (S, i), rounds in after.items()]
+    (fit,) = fits.fitted(Runs.read(folders), 0.9)
+    assert fit.exponent == pytest.approx(-1)
+    assert fit.points == 6
+    assert fit.source.endswith("without 1 of 4 settings where not all reached it")
+    (none,) = fits.fitted(Runs.read(folders[:4]), 0.9)
+    assert none.points == 0
+    assert tables.exponents([none])[0]["fitted"] is None
+
+
+def test_an_exponent_of_rounds_is_that_of_the_mean_squared_gradient(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path / f"{seed}", lambda t: np.maximum(t, 1) ** -0.25, 2000, seed, "primal_gradient_norm", None)
+        for seed in (0, 1)
+    ]
+    (fit,) = fits.fitted(Runs.read(folders), None)
+    assert fit.theory == Fraction(-1, 2)
+    assert fit.exponent == pytest.approx(-0.5, abs=0.03), "the mean of t^(-1/2) is about 2 T^(-1/2)"
+    assert fit.low <= fit.exponent <= fit.high
+
+
+def test_at_equal_upload_a_run_that_ended_at_its_target_is_at_least_there(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path / "quick", reaching(4), name="cd_ma", stopped=True),
+        made(tmp_path / "slow", lambda t: t / 100, name="cd_mage"),
+    ]
+    runs = Runs.read(folders)
+    assert tables.budgets_MB(runs) == [5, 10, 20, 40]
+    quick, slow = tables.equal_upload(runs, 0.9)
+    assert list(quick.values())[1:] == ["≥ 0.9"] * 4
+    assert list(slow.values())[1:] == [0.05, 0.1, 0.2, 0.4]
+
+
+def test_a_run_that_was_broken_off_counts_as_one_that_did_not_reach_it(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    for seed in (0, 1, 2):
+        made(study / "trials" / f"mine_seed{seed}", reaching(10), seed=seed, rounds=40 if seed < 2 else 6)
+    (study / "trials" / "mine_seed2" / "summary.json").unlink()
+    (study / "study.yaml").write_text("name: mine\nbase: {}\ngrid: {seed: [0, 1, 2, 3]}\nselect: {rounds: 40}\n")
+    status = {0: "finished", 1: "finished", 2: "failed", 3: "failed"}  # of the last there is not even a folder
+    lines = [f"mine_seed{seed},{status},1.0,\n" for seed, status in status.items()]
+    (study / "trials.csv").write_text("trial,status,wall_s,said\n" + "".join(lines))
+    page = report.make([study], tmp_path / "out", "").read_text()
+    (row,) = pq.read_table(tmp_path / "out" / "tables" / "to_target.parquet").to_pylist()
+    assert (row["reached"], row["rounds"], row["rounds, range"]) == ("2/3", 10, "10 - 10")
+    (best,) = report.best(study)[0]
+    assert (best["runs"], best["median"]) == ("2/3", 0.9)
+    assert page.count("mine_seed3") == 1
+
+
+def test_devices_are_told_as_shares(tmp_path: Path) -> None:
+    (row,) = tables.devices(Runs.read([made(tmp_path / "a", reaching(4))]))
+    assert (row["accepted"], row["late"], row["dropped"]) == pytest.approx((0.7, 0.2, 0.1))
+    assert tables.devices(Runs.read([made(tmp_path / "b", reaching(4), devices=False)])) == []
+
+
+@pytest.mark.parametrize(
+    ("select", "best"),
+    [
+        ({"rounds": 10}, "eta = 3"),  # quick at first
+        ({"bytes_up": 10e6}, "eta = 3"),
+        ({"simulated_hours": 1 / 6}, "eta = 3"),
+        ({"rounds": 40}, "eta = 2"),
+        ({}, "eta = 2"),
+    ],
+)
+def test_best_is_the_highest_median_at_the_budget_of_settings_with_all_their_runs(
+    select: dict[str, Any], best: str, tmp_path: Path
+) -> None:
+    curves: dict[float, list[Values]] = {
+        1: [lambda t: t / 100] * 3,
+        2: [lambda t: t / 50, lambda t: t / 50, lambda t: 0 * t],  # one run is lost
+        3: [lambda t: np.minimum(t / 20, 0.6)] * 3,
+        4: [lambda t: t / 40] * 2,  # one is not there
+    }
+    folders = [
+        made(tmp_path / f"{eta}-{i}", curve, seed=i, eta=eta)
+        for eta, of_seeds in curves.items()
+        for i, curve in enumerate(of_seeds)
+    ]
+    rule = Select(**select)
+    ranked = selection.ranked(Runs.read(folders), rule)
+    assert [row["setting"] for row in ranked if row["best"]] == [best]
+    assert ranked[0]["setting"] == best
+    assert (ranked[-1]["setting"], ranked[-1]["runs"]) == ("eta = 4", "2/3")
+    (told,) = selection.lines(ranked)
+    assert told.startswith(f"best for cd_mage: {best}, median ")
+
+
+def test_less_may_be_better(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path / f"{eta}", lambda t, eta=eta: 1.0 * eta + 0 * t, metric="gradient_norm", eta=eta)
+        for eta in (3, 1, 2)
+    ]
+    assert [row["setting"] for row in selection.ranked(Runs.read(folders), Select())] == [
+        "eta = 1", "eta = 2", "eta = 3"
+    ]  # fmt: skip
+
+
+def test_a_report_holds_everything_in_one_file_and_beside_it(tmp_path: Path) -> None:
+    after = {("cd_mage", S, K): 60 / (S * K) for S in (1, 2, 4) for K in (1, 3)}
+    after |= {("cd_ma", S, K): 200 for S in (1, 2, 4) for K in (1, 3)}
+    folders = [
+        made(tmp_path / f"{name}-{S}-{K}-{seed}", reaching(rounds + seed), 80, seed, S=S, K=K, name=name)
+        for (name, S, K), rounds in after.items()
+        for seed in (0, 1)
+    ]
+    out = tmp_path / "report"
+    page = report.make(folders, out, "raysim report <these> & those").read_text()
+    figures = {path.stem for path in (out / "figures").glob("*.png")}
+    curves = {"curves_round", "curves_bytes_up", "curves_sim_s"}
+    assert figures == curves | {"equal_upload", "cost_S_K", "speed_up", "exponents", "devices"}
+    assert len(re.findall(r'<img src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == len(figures)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page), "nothing else is needed"
+    assert "raysim report &lt;these&gt; &amp; those" in page
+    assert page.count("24 runs, made with raysim report") == len(figures)
+    assert all(folder.name in page for folder in folders)
+    for path in (out / "tables").glob("*.csv"):
+        rows = pa.csv.read_csv(path).num_rows
+        assert rows == pq.read_table(path.with_suffix(".parquet")).num_rows > 0
+    to_target = pq.read_table(out / "tables" / "to_target.parquet").to_pylist()
+    assert [row["rounds"] for row in to_target if row["setting"].startswith("cd_ma ")] == [None] * 6
+    assert "without a target" not in page
+
+
+def test_what_cannot_be_reported_on_is_said(tmp_path: Path) -> None:
+    first = made(tmp_path / "first", reaching(3))
+    other = made(tmp_path / "other", reaching(3), metric="gradient_norm")
+    with pytest.raises(DataError, match=r"the runs are of test auc, test gradient_norm; give --metric"):
+        report.make([first, other], tmp_path / "out", "")
+    (tmp_path / "broken").mkdir()
+    with pytest.raises(DataError, match=r"broken is no folder of a finished run .*raysim run --resume"):
+        report.make([first, tmp_path / "broken"], tmp_path / "out", "")
+    with pytest.raises(DataError, match=r"first has no test loss; it has test auc"):
+        report.make([first], tmp_path / "out", "", metric="loss")
+    further = made(tmp_path / "further", reaching(3), target=0.8, S=7)
+    with pytest.raises(ConfigError, match=r"--target: the runs have different targets"):
+        report.make([first, further], tmp_path / "out", "")
+    assert report.make([first, further], tmp_path / "out", "", target=0.85).exists()
