@@ -177,6 +177,8 @@ def _room(trial: Trial, experiment: Experiment, nodes: Sequence[Node]) -> Placem
 def _play(study: Study, book: "_Book", made: Sequence[tuple[Trial, Experiment]], stop: threading.Event) -> None:
     config, where = study.config, book.where
     book.write()
+    if not made:
+        return
     os.environ.update(SETTINGS)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what is to be said of trials is said here
     with connect.session(config.ray.address), tempfile.TemporaryDirectory() as scratch:

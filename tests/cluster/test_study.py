@@ -110,11 +110,10 @@ def test_a_name_that_would_be_too_long_is_a_number() -> None:
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_study_of_the_project_is_sound(path: Path) -> None:
-    found = Study.load(path)
+    found = Study.load(path, ["grid.seed=[0]"])
     assert found.config.name == path.stem
     assert len(found.trials) > 1
-    for trial in found.trials:
-        assert load_config(trial.config.model_dump(mode="json")) == trial.config
+    assert load_config(found.trials[-1].config.model_dump(mode="json")) == found.trials[-1].config
 
 
 def test_what_became_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_what_fails_is_told_and_tried_again_and_nothing_else_is(ray_cluster: Non
 
 
 def test_a_study_that_is_stopped_goes_on(ray_cluster: None, tmp_path: Path) -> None:
-    made = study(tmp_path, set={"rounds": 400}, grid={"seed": [0, 1, 2]}, concurrency=1)
+    made = study(tmp_path, set={"rounds": 120, "checkpoint.every": 20}, grid={"seed": [0, 1, 2]}, concurrency=1)
     stop = threading.Event()
 
     def tell(line: str) -> None:
