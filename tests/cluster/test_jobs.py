@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster import jobs, load_config, run, yaml12
+from cluster.study import Study
 from raysim.errors import ConfigError
 from tests.cluster import heads
 from tests.contracts.table import settings
@@ -158,6 +159,37 @@ def test_modules_of_the_users_own_go_along(cluster: heads.Head, tmp_path: Path) 
     assert "No module named 'helping'" in done.stdout
     done = cluster.run(*RAYSIM, *words, "--include", "helping.py", cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.ray
+def test_a_study_is_sent_played_on_all_nodes_and_resumed(cluster: heads.Head, tmp_path: Path) -> None:
+    base, seeds = written(tmp_path, name="trial"), [0, 1, 2]
+    (tmp_path / "study.yaml").write_text(yaml12.dump({"name": "seeds", "base": base.name, "grid": {"seed": seeds}}))
+    words = ["submit", str(tmp_path / "study.yaml"), "--address", cluster.dashboard, "--storage", str(tmp_path)]
+    done = cluster.run(*RAYSIM, *words, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"3 of 3 trials finished, in {folder}" in done.stdout
+    assert (folder / "report" / "report.html").exists()
+    for seed in seeds:
+        assert not differences(folder / "trials" / f"trial_seed{seed}", here(tmp_path, name="trial", seed=seed))
+    words = ["submit", "--resume", str(folder), "-o", "grid.seed=[0, 1, 2, 3]", "--address", cluster.dashboard]
+    again = cluster.run(*RAYSIM, *words, cwd=ROOT)
+    assert again.returncode == 0, again.stdout
+    assert re.findall(r"^\d/4  \S+", again.stdout, re.MULTILINE) == ["4/4  trial_seed3"]
+
+
+def test_a_study_that_a_job_could_not_play_is_refused(tmp_path: Path) -> None:
+    base = BASE | {"name": "experiment", "output": {"cache": "here"}}
+    for tree, storage, message in (
+        ({}, None, "output.cache: 'here' is relative"),
+        ({"set": {"output.cache": "/there"}}, None, "folder: 'runs' is relative, and a job's working folder goes"),
+        ({"grid": {"algorithm.T": [1]}}, "/there", "algorithm.T: unknown key"),
+    ):
+        study = Study.load({"name": "mine", "base": base, "grid": {"seed": [0]}} | tree)
+        with pytest.raises(ConfigError) as error, jobs.parcel_of_study(study, storage, []):
+            pass
+        assert str(error.value).startswith(message)
 
 
 @pytest.mark.ray
