@@ -239,9 +239,11 @@ def study(
                 where = trials.go_on(resume, override or [], console.print, stop)
             else:
                 assert config is not None
+                if not is_study(config):
+                    raise ConfigError(str(config), "is no study: it has no base, grid or parts; see `raysim run`")
                 where = trials.begin(Study.load(config, override or []), console.print, stop)
     except KeyboardInterrupt:
-        console.print("stopped at once; go on with: raysim study --resume FOLDER")
+        console.print("stopped at once; go on from the trials' last checkpoints with: raysim study --resume")
         raise typer.Exit(130) from None
     except Stopped as stopped:
         console.print(str(stopped))

@@ -6,7 +6,6 @@ study's folder is sent the data, and sends back what its trials wrote.
 
 import contextlib
 import csv
-import functools
 import io
 import logging
 import os
@@ -41,6 +40,8 @@ Say = Callable[[str], None]
 
 # Seconds between two questions of a trial's whether it is to stop.
 LOOK_S = 1.0
+# Of a metric that is undefined, or its negative; finite, since Tune takes quantiles of it.
+WORST = sys.float_info.max / 4
 # Of Ray Tune: no files of its own beside a run's, no change of the working directory, and Ctrl-C is heard here.
 SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -96,6 +97,47 @@ class Keeper:
             write_whole(path, content)
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A trial that was built, as far as it is needed here: of thousands the networks would not fit into memory.
+
+    Attributes:
+        experiment: prepared, pickled.
+        files: that it reads.
+        clients: how many it has.
+    """
+
+    trial: Trial
+    experiment: bytes
+    files: tuple[Path, ...]
+    clients: int
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, trial: Trial, experiment: Experiment) -> "_Made":
+        files = (experiment.shards.folder, *experiment.problem.files)
+        higher = experiment.problem.higher_is_better
+        # A copy has none of what was cached to check it.
+        packed = cloudpickle.dumps(replace(experiment))
+        return cls(trial, packed, files, experiment.shards.n_clients, higher)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What its process reserves: as much as a client actor."""
+        return self.trial.config.clients.bundle
+
+    def placed(self, nodes: Sequence[Node]) -> Placement:
+        """Raises PlacementError where no node has room for its process."""
+        alone = self.trial.config.clients.model_copy(update={"per_actor": "auto", "actors": 1})
+        try:
+            return place(alone, self.clients, 1, nodes)
+        except PlacementError as error:
+            raise PlacementError(
+                f"trial {self.trial.name}, which is one process and reserves what a client actor does: {error}",
+                error.actors,
+            ) from None
+
+
 def begin(study: Study, notice: Say, stop: threading.Event) -> Path:
     """Plays a study's trials. Returns its folder, with trials.csv and a folder of each trial.
 
@@ -145,57 +187,50 @@ def _again(row: Row) -> Row:
     return row if row.status in ("finished", "ended early") else Row(row.trial)
 
 
-def _built(trials: Sequence[Trial], notice: Say) -> list[tuple[Trial, Experiment]]:
-    """With their experiments, the data in the cache, and what evaluations need."""
+def _built(trials: Sequence[Trial], notice: Say) -> list[_Made]:
+    """Of all trials, the data in the cache, and what evaluations need."""
     made = []
     for trial in trials:
         try:
-            made.append((trial, Experiment.build(trial.config).prepared(notice)))
+            made.append(_Made.of(trial, Experiment.build(trial.config).prepared(notice)))
         except ConfigError as error:
             raise ConfigError(error.key, f"{error.message} (in trial {trial.name})") from None
     return made
 
 
-def _fit_here(study: Study, made: Sequence[tuple[Trial, Experiment]]) -> None:
+def _fit_here(study: Study, made: Sequence[_Made]) -> None:
     """Raises PlacementError where a trial is larger than this machine, if that is where it would be played."""
     if connect.starts_here(study.config.ray.address):
-        for trial, experiment in made:
-            _room(trial, experiment, [connect.machine()])
+        machine = [connect.machine()]
+        for one in made:
+            one.placed(machine)
 
 
-def _room(trial: Trial, experiment: Experiment, nodes: Sequence[Node]) -> Placement:
-    alone = experiment.config.clients.model_copy(update={"per_actor": "auto", "actors": 1})
-    try:
-        return place(alone, experiment.shards.n_clients, 1, nodes)
-    except PlacementError as error:
-        raise PlacementError(
-            f"trial {trial.name}, which is played in one process and reserves what a client actor does: {error}",
-            error.actors,
-        ) from None
-
-
-def _play(study: Study, book: "_Book", made: Sequence[tuple[Trial, Experiment]], stop: threading.Event) -> None:
+def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Event) -> None:
     config, where = study.config, book.where
     book.write()
     if not made:
         return
+    book.notice(f"{len(made)} of {len(book.rows)} trials to be played, in {where}")
     os.environ.update(SETTINGS)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what is to be said of trials is said here
+    alone = connect.starts_here(config.ray.address)
     with connect.session(config.ray.address), tempfile.TemporaryDirectory() as scratch:
-        for trial, experiment in made:
-            room = functools.partial(_room, trial, experiment)
-            connect.placed(room, experiment.config.clients.bundle, config.ray.wait_s, book.notice, stop)
+        for one in made:
+            connect.placed(one.placed, one.bundle, config.ray.wait_s, book.notice, stop)
         here, name, namespace = ray.get_runtime_context().get_node_id(), f"{where.name}:keeper", own_namespace()
         keeper = Keeper.options(  # type: ignore[attr-defined]
             name=name, namespace=namespace, scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)
         ).remote(where)
-        files = {file: None for _, one in made for file in (one.shards.folder, *one.problem.files)}
-        data, source = Delivery.of(list(files), here, f"{where.name}:data", namespace)
+        files = list({file: None for one in made for file in one.files})
+        data, source = Delivery(files), None
+        if not alone:
+            data, source = Delivery.of(files, here, f"{where.name}:data", namespace)
         tasks = [
-            Task(trial.name, _packed(one, where), data, (name, namespace), where, config.early is not None)
-            for trial, one in made
+            Task(one.trial.name, one.experiment, data, (name, namespace), where, config.early is not None)
+            for one in made
         ]
-        bundles = [one.config.clients.bundle for _, one in made]
+        bundles = [one.bundle for one in made]
         try:
             tuner = tune.Tuner(
                 tune.with_resources(
@@ -216,19 +251,12 @@ def _play(study: Study, book: "_Book", made: Sequence[tuple[Trial, Experiment]],
                 tuner.fit()
         finally:
             ray.kill(keeper)
-            ray.kill(source)
+            if source is not None:
+                ray.kill(source)
     if book.left:
         raise Stopped(
             f"stopped with {len(book.left)} of {len(book.rows)} trials left; go on with: raysim study --resume {where}"
         )
-
-
-def _packed(experiment: Experiment, where: Path) -> bytes:
-    """It with the study's folder for its output."""
-    config = experiment.config
-    output = config.output.model_copy(update={"folder": str(where / TRIALS)})
-    packed: bytes = cloudpickle.dumps(replace(experiment, config=config.model_copy(update={"output": output})))
-    return packed
 
 
 def _trial(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
@@ -262,7 +290,7 @@ class _Behind(Stopped):
 
 def _run(task: Task, stop: threading.Event) -> Result:
     task.data.arrive()
-    experiment: Experiment = cloudpickle.loads(task.experiment)
+    experiment = _within(task.study, cloudpickle.loads(task.experiment))
     where, done = task.where, None
     if experiment.checkpoints(where).latest() is None:
         shutil.rmtree(where, ignore_errors=True)  # what is left of a trial that did not come far
@@ -278,6 +306,16 @@ def _run(task: Task, stop: threading.Event) -> Result:
     return played(experiment, where, done, watch=watch if task.reports else None, stop=stop)
 
 
+def _within(study: Path, experiment: Experiment) -> Experiment:
+    """It with its output in the study's folder, and checkpoints, if they are elsewhere, in one of the study's name."""
+    config = experiment.config
+    output = config.output.model_copy(update={"folder": str(study / TRIALS)})
+    checkpoint = config.checkpoint
+    if checkpoint.folder is not None:
+        checkpoint = checkpoint.model_copy(update={"folder": f"{checkpoint.folder.rstrip('/')}/{study.name}"})
+    return replace(experiment, config=config.model_copy(update={"output": output, "checkpoint": checkpoint}))
+
+
 def _report(experiment: Experiment, report: Progress) -> None:
     """Reports an evaluation to Tune. Raises _Behind where Tune has ended the trial."""
     problem = experiment.problem
@@ -288,10 +326,6 @@ def _report(experiment: Experiment, report: Progress) -> None:
         tune.report({"rounds": report.round, "value": value})
     except SystemExit:  # Tune's way to end a trial
         raise _Behind("ended early: it is behind the others of its kind") from None
-
-
-# Of a metric; finite, since Tune takes quantiles of it.
-WORST = sys.float_info.max / 4
 
 
 @contextlib.contextmanager
@@ -403,19 +437,19 @@ class _Told(tune.Callback):
 class _Apart(FIFOScheduler):
     """ASHA among trials that differ in the keys of `early.over` only, and not between others."""
 
-    def __init__(self, early: Early, made: Sequence[tuple[Trial, Experiment]]) -> None:
+    def __init__(self, early: Early, made: Sequence[_Made]) -> None:
         super().__init__()
-        self._groups = [trial.without(early.over) for trial, _ in made]
+        self._groups = [one.trial.without(early.over) for one in made]
         self._asha = {
             group: AsyncHyperBandScheduler(
                 time_attr="rounds",
                 metric="value",
-                mode="max" if experiment.problem.higher_is_better else "min",
-                max_t=max(experiment.config.rounds, early.grace),
+                mode="max" if one.higher_is_better else "min",
+                max_t=max(one.trial.config.rounds, early.grace),
                 grace_period=early.grace,
                 reduction_factor=early.reduction,
             )
-            for group, (_, experiment) in zip(self._groups, made, strict=True)
+            for group, one in zip(self._groups, made, strict=True)
         }
 
     def _of(self, trial: Any) -> AsyncHyperBandScheduler:

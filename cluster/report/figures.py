@@ -130,8 +130,9 @@ def at_equal_upload(runs: Runs) -> Drawn:
     for name, colour in zip(algorithms(runs), colormaps["tab10"].colors * 2, strict=False):  # type: ignore[attr-defined]
         own = [setting for setting in runs.settings if setting.algorithm == name]
         medians = np.stack([np.median(_held(setting, "bytes_up", grid), axis=0) for setting in own])
-        ax.plot(grid, medians.T, color=colour, linewidth=0.5, alpha=0.35)
-        ax.plot(grid, best.reduce(medians, axis=0), color=colour, linewidth=2, label=f"{name}, best of {len(own)}")
+        ax.step(grid, medians.T, where="post", color=colour, linewidth=0.5, alpha=0.35)
+        label = f"{name}, best of {len(own)}"
+        ax.step(grid, best.reduce(medians, axis=0), where="post", color=colour, linewidth=2, label=label)
     ax.set_xscale("log")
     ax.legend(frameon=False, fontsize=9, loc="lower right" if runs.higher else "upper right")
     said = (
@@ -314,9 +315,10 @@ def _band(ax: Axes, setting: Setting, axis: str, label: str, colour: Any) -> Any
     held = _held(setting, axis, exact[exact <= max(ends)])
     there = np.isfinite(held).all(axis=0)
     grid, held = exact[exact <= max(ends)][there], held[:, there]
-    (line,) = ax.plot(grid, np.median(held, axis=0), color=colour, label=label, linewidth=1.6)
+    (line,) = ax.step(grid, np.median(held, axis=0), where="post", color=colour, label=label, linewidth=1.6)
     if len(setting.runs) > 1:
-        ax.fill_between(grid, held.min(axis=0), held.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+        low, high = held.min(axis=0), held.max(axis=0)
+        ax.fill_between(grid, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
     return line
 
 

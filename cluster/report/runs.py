@@ -49,10 +49,10 @@ class Run:
             config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{folder} is no folder of a finished run ({' '.join(str(error).split())}); "
-                f"where it was broken off: raysim run --resume {folder}"
-            ) from None
+            begun = (folder / "config.yaml").is_file()
+            hint = f"; where it was broken off: raysim run --resume {folder}" if begun else ""
+            why = " ".join(str(error).split())
+            raise DataError(f"{folder} is no folder of a finished run, nor of a study ({why}){hint}") from None
         headline, higher = _headline(folder, config, summary)
         metric, split = metric or headline, split or [*summary["final"]][-1]
         return cls(Curve.read(folder, metric, split), metric, split, higher, flat(config), summary)

@@ -62,9 +62,8 @@ def main() -> None:
         found: dict[str, Any] = json.loads(next(where.rglob("summary.json")).read_text())
         assert found["rounds"] == asked.rounds
     share = sum(alone) / asked.workers
-    say(
-        f"{len(alone)} trials of {sum(alone) / len(alone):.2f} s alone: {sum(alone):.1f} s / {asked.workers} = {share:.1f} s"
-    )
+    mean = sum(alone) / len(alone)
+    say(f"{len(alone)} trials of {mean:.2f} s alone: {sum(alone):.1f} s / {asked.workers} = {share:.1f} s")
     say(f"as a study {took:.1f} s: {took / share:.2f} times as long; the first trial ended after {told[0][0]:.1f} s")
 
 

@@ -56,7 +56,7 @@ def shell(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
 def test_all_files_pin_one_ray_that_raysim_admits() -> None:
     pins = {}
     for name in (*LAUNCHERS, *KUBERAY, "Dockerfile", "README.md"):
-        pin = r"""(?:ray\[default\]==|rayproject/ray:|rayVersion: ")([0-9][0-9.]*[0-9])"""
+        pin = r"""(?:ray\[default,tune\]==|rayproject/ray:|rayVersion: ")([0-9][0-9.]*[0-9])"""
         pins[name] = set(re.findall(pin, (FILES / name).read_text()))
     assert len(set.union(*pins.values())) == 1, pins
     assert all(pins.values()), pins

@@ -305,7 +305,13 @@ def test_what_cannot_be_reported_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the runs are of test auc, test gradient_norm; give --metric"):
         report.make([first, other], tmp_path / "out", "")
     (tmp_path / "broken").mkdir()
-    with pytest.raises(DataError, match=r"broken is no folder of a finished run .*raysim run --resume"):
+    (tmp_path / "broken" / "config.yaml").touch()
+    with pytest.raises(DataError, match=r"no folder of a finished run, nor of a study \(.*\); .*raysim run --resume"):
+        report.make([first, tmp_path / "broken"], tmp_path / "out", "")
+    with pytest.raises(DataError, match=r"nowhere is no folder of a finished run, nor of a study \(.*\)$"):
+        report.make([first, tmp_path / "nowhere"], tmp_path / "out", "")
+    (tmp_path / "broken" / "config.yaml").unlink()
+    with pytest.raises(DataError, match=r"broken is no folder of a finished run"):
         report.make([first, tmp_path / "broken"], tmp_path / "out", "")
     with pytest.raises(DataError, match=r"first has no test loss; it has test auc"):
         report.make([first], tmp_path / "out", "", metric="loss")

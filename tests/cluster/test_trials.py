@@ -32,16 +32,20 @@ def begin(made: Study, stop: threading.Event | None = None, told: list[str] | No
 
 
 def go_on(where: Path, *overrides: str) -> list[str]:
+    """What is told of each trial."""
     told: list[str] = []
     trials.go_on(where, overrides, told.append, threading.Event())
-    return told
+    return told[1:]
 
 
 def alone(made: Study, name: str, tmp_path: Path) -> Path:
     """The folder of a run that is that trial."""
-    (trial,) = (trial for trial in made.trials if trial.name == name)
-    output = trial.config.output.model_copy(update={"folder": str(tmp_path / "alone")})
-    return run(trial.config.model_copy(update={"output": output})).folder
+    (config,) = (trial.config for trial in made.trials if trial.name == name)
+    places = {
+        "output": config.output.model_copy(update={"folder": str(tmp_path / "alone")}),
+        "checkpoint": config.checkpoint.model_copy(update={"folder": None}),
+    }
+    return run(config.model_copy(update=places)).folder
 
 
 def status(where: Path) -> dict[str, str]:
@@ -109,7 +113,9 @@ def test_what_fails_is_told_and_tried_again_and_nothing_else_is(ray_cluster: Non
 
 
 def test_a_study_that_is_stopped_goes_on(ray_cluster: None, tmp_path: Path) -> None:
-    made = study(tmp_path, set={"rounds": 120, "checkpoint.every": 20}, grid={"seed": [0, 1, 2]}, concurrency=1)
+    elsewhere = tmp_path / "elsewhere"
+    checkpoint = {"checkpoint.every": 20, "checkpoint.folder": str(elsewhere)}
+    made = study(tmp_path, set={"rounds": 120, **checkpoint}, grid={"seed": [0, 1, 2]}, concurrency=1)
     stop = threading.Event()
 
     def tell(line: str) -> None:
@@ -128,6 +134,7 @@ def test_a_study_that_is_stopped_goes_on(ray_cluster: None, tmp_path: Path) -> N
     assert len(go_on(where, "concurrency=2", "grid.seed=[0, 1, 2, 3]")) == 3
     assert set(status(where).values()) == {"finished"}
     assert len(rows(where)) == 4, "a grid may grow"
+    assert len(list((elsewhere / where.name).iterdir())) == 4, "another study may have trials of the same names"
     assert not differences(where / TRIALS / "test_seed1", alone(made, "test_seed1", tmp_path))
 
 
