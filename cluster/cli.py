@@ -254,7 +254,8 @@ def study(
             console.print(f"{row.trial} {row.status}: {row.said}")
     console.print(f"{sum(row.status == 'finished' for row in rows)} of {len(rows)} trials finished, in {where}")
     if any(row.status == "finished" for row in rows):
-        html = reports.make([where], where / "report", f"raysim report {where.name}")
+        out = where / "report"
+        html = reports.make([where], out, shlex.join(["raysim", "report", str(where), "--out", str(out)]))
         if Study.load(where / STUDY).config.select is not None:
             for line in reports.selection.lines(reports.best(where)[0]):
                 console.print(line)

@@ -282,5 +282,5 @@ def _word(key: str, value: Any, place: int) -> str:
     """A value in a name: S10, seed0, phones_global; a section by the place of its key, having no short form."""
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
         value = value["name"] if isinstance(value, Mapping) and "name" in value else f"{place}"
-    words = str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}{value}"
+    words = str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}{value}".replace("e+", "e")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words)

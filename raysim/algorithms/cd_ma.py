@@ -61,7 +61,7 @@ class CDMA(Algorithm[Point]):
     """
 
     # The part of the bound in which there is S; the other is T^(-2/3), whatever S.
-    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 3")
+    rate: ClassVar[Rate] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 3")
 
     S: PositiveInt
     K: PositiveInt

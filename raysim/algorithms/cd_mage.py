@@ -153,7 +153,7 @@ class CDMage(Algorithm[State]):
             draw (the paper).
     """
 
-    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 1")
+    rate: ClassVar[Rate] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 1")
 
     S: PositiveInt
     K: PositiveInt
@@ -184,7 +184,7 @@ class CDMagePlus(Algorithm[State]):
         c_eta, c_gamma, c_alpha, rho: the schedules' constants; the theory has rho = 1/3.
     """
 
-    rate: ClassVar[Rate | None] = Rate(Fraction(-1, 3), Fraction(-2, 3), "Xie et al. 2021, theorem 2")
+    rate: ClassVar[Rate] = Rate(Fraction(-1, 3), Fraction(-2, 3), "Xie et al. 2021, theorem 2")
 
     S: PositiveInt
     K: PositiveInt

@@ -48,7 +48,7 @@ class ParallelSGDA(Algorithm[cd_mage.State]):
             BatchNorm; None takes the whole shard.
     """
 
-    rate: ClassVar[Rate | None] = Rate(Fraction(-2, 3), Fraction(-1, 3), "Xie et al. 2021, remark 1")
+    rate: ClassVar[Rate] = Rate(Fraction(-2, 3), Fraction(-1, 3), "Xie et al. 2021, remark 1")
 
     S: PositiveInt
     eta: PositiveFloat

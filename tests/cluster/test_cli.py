@@ -438,3 +438,54 @@ def test_the_quickstart_over_ray_gives_the_bits_it_gives_without(raysim: Raysim,
     assert raysim(*words, "-o", "clients.fleet=in_process").status == 0
     (second,) = set(folders(tmp_path)) - {first}
     assert not differences(first, second)
+
+
+@pytest.mark.ray
+def test_a_study_is_played_and_reported_on(raysim: Raysim, ray_cluster: None, ruler: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    study = {"name": "mine", "base": ruler, "grid": {"algorithm.eta": [0.05, 1e200], "seed": [0, 1]}, "select": {}}
+    path.write_text(yaml12.dump(study | {"folder": str(tmp_path / "runs")}))
+    done = raysim("study", str(path), "-o", "set.evaluate.target=1e9")
+    assert done.status == 1, "two trials failed"
+    (where,) = (tmp_path / "runs").iterdir()
+    assert f"4 of 4 trials to be played, in {where}" in done.out
+    assert re.search(r"^ruler_eta1e200_seed0 failed: \S", done.out, re.MULTILINE)
+    assert f"2 of 4 trials finished, in {where}" in done.out
+    assert re.search(r"^best for parallel_sgda: eta = 0.05, median \S+ of 2/2 runs$", done.out, re.MULTILINE)
+    page = (where / "report" / "report.html").read_text()
+    assert "mine" in page
+    command = re.search(r"Made with <code>raysim (.*?)</code>", page)
+    assert command is not None
+    before = (where / "report" / "report.html").stat().st_mtime_ns
+    assert raysim(*command[1].split()).out == f"wrote {where / 'report' / 'report.html'}\n"
+    assert (where / "report" / "report.html").stat().st_mtime_ns > before
+    # A run of it is a run, and it is a study for `run` too.
+    assert raysim("report", str(where / "trials" / "ruler_eta0.05_seed0"), "--out", str(tmp_path / "one")).status == 0
+    again = raysim("run", "--resume", str(where), "-o", "early={over: [algorithm.eta], grace: 2}")
+    assert "2 of 4 trials to be played" in again.out
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["study"], "give either a study, or --resume with the folder of one"),
+        (["study", QUICKSTART], f"{QUICKSTART}: is no study: it has no base, grid or parts; see `raysim run`"),
+        (["study", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["study", "--resume", "nowhere"], "--resume: "),
+        (["report", "nowhere"], "nowhere is no folder of a finished run, nor of a study"),
+    ],
+)
+def test_no_study_and_no_run_to_report_on(words: list[str], error: str, raysim: Raysim) -> None:
+    done = raysim(*words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"error: {error}")
+
+
+def test_a_study_without_ray_tune_says_what_to_install(raysim: Raysim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cluster.trials", raising=False)
+    monkeypatch.delattr("cluster.trials", raising=False)
+    monkeypatch.delattr("ray.tune", raising=False)
+    monkeypatch.setitem(sys.modules, "ray.tune", None)
+    done = raysim("study", str(ROOT / "configs" / "studies" / "tiny.yaml"))
+    assert done.status == 2
+    assert done.err.startswith("error: studies need Ray Tune: pip install 'raysim[tune]'")

@@ -30,6 +30,7 @@ def test_trials_are_every_combination_the_last_key_fastest() -> None:
     assert {t.config.clients.fleet for t in trials} == {"in_process"}
     assert [t.name for t in trials[:2]] == ["test_S2_eta0.1_seed0", "test_S2_eta0.1_seed3"]
     assert {t.config.name for t in trials[:2]} == {"test_S2_eta0.1"}, "seeds share a name, as a line in plots"
+    assert study(grid={"algorithm.eta": [1e30, 1e-30]}).trials[0].name == "test_eta1e30", "and not 1e-30"
     assert trials[5].values == {"algorithm.S": 4, "algorithm.eta": 0.1, "seed": 3}
 
 

@@ -54,6 +54,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from cluster.experiment import Experiment
+from raysim.algorithms import CDMage, CDMagePlus
 from raysim.data import Shards, unpack_quadratic
 from tests.play import experiment, server
 
@@ -63,8 +64,8 @@ FIT_FROM = 128  # rounds
 REPETITIONS = 4  # of everything, with other draws
 ROUNDS = 256  # a repetition's rounds for a short horizon, at least: several runs
 K, BATCH, DIM, CLIENTS, ROWS = 2, 2, 20, 2000, 4
-THEORY_T = {"CD-MAGE": "-1/2", "CD-MAGE+": "-2/3"}
-THEORY_S = {"CD-MAGE": "-1/2", "CD-MAGE+": "-1/3"}
+THEORY_T = {"CD-MAGE": str(CDMage.rate.T), "CD-MAGE+": str(CDMagePlus.rate.T)}
+THEORY_S = {"CD-MAGE": str(CDMage.rate.S), "CD-MAGE+": str(CDMagePlus.rate.S)}
 NOISE_TERM_S = {"CD-MAGE": "-1/2", "CD-MAGE+": "-4/3"}
 BASE: dict[str, Any] = {
     "name": "rates",
