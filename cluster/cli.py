@@ -29,7 +29,7 @@ from cluster.study import rows as study_rows
 from raysim.algorithms import ALGORITHMS
 from raysim.data import PARTITIONERS, SOURCES
 from raysim.devices import AVAILABILITY
-from raysim.errors import ConfigError, RaysimError, Stopped
+from raysim.errors import ConfigError, DataError, RaysimError, Stopped
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
 from server.rounds import Progress
@@ -254,14 +254,23 @@ def study(
             console.print(f"{row.trial} {row.status}: {row.said}")
     console.print(f"{sum(row.status == 'finished' for row in rows)} of {len(rows)} trials finished, in {where}")
     if any(row.status == "finished" for row in rows):
-        out = where / "report"
+        _report(where)
+    if any(row.status == "failed" for row in rows):
+        raise typer.Exit(1)
+
+
+def _report(where: Path) -> None:
+    """A study's report, beside its trials, and what is best by its rule."""
+    out = where / "report"
+    try:
         html = reports.make([where], out, shlex.join(["raysim", "report", str(where), "--out", str(out)]))
         if Study.load(where / STUDY).config.select is not None:
             for line in reports.selection.lines(reports.best(where)[0]):
                 console.print(line)
+    except (ConfigError, DataError) as error:  # such as trials without a metric in common
+        console.print(f"no report: {error}")
+    else:
         console.print(f"report in {html}")
-    if any(row.status == "failed" for row in rows):
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -269,12 +269,9 @@ def fates(runs: Runs, devices: Table) -> Drawn:
         share = 100 * np.array([row[name] for row in devices])
         axes[0].barh(place, share, left=left, color=colour, label=name)
         left += share
-    for ax, name, label in (
-        (axes[1], "clients that took part", "clients that took part"),
-        (axes[2], "Gini of participation", "Gini of participation"),
-    ):
+    for ax, name in zip(axes[1:], ("clients that took part", "Gini of participation"), strict=True):
         ax.barh(place, [row[name] for row in devices], color="0.6")
-        ax.set(xlabel=label)
+        ax.set(xlabel=name)
     axes[0].set_yticks(place, [row["setting"] for row in devices], fontsize=7)
     axes[0].set(xlabel="% of the invited devices", xlim=(0, 100))
     for ax in axes:

@@ -299,6 +299,15 @@ def test_a_report_holds_everything_in_one_file_and_beside_it(tmp_path: Path) -> 
     assert "without a target" not in page
 
 
+def test_without_devices_there_is_neither_time_nor_fate(tmp_path: Path) -> None:
+    folders = [made(tmp_path / f"{S}{K}", reaching(9), devices=False, S=S, K=K) for S in (1, 2) for K in (1, 2)]
+    report.make(folders, tmp_path / "out", "")
+    figures = {path.stem for path in (tmp_path / "out" / "figures").iterdir()}
+    assert figures == {"curves", "cost_S_K", "speed_up"}
+    (row, *_) = pq.read_table(tmp_path / "out" / "tables" / "to_target.parquet").to_pylist()
+    assert "hours" not in row
+
+
 def test_what_cannot_be_reported_on_is_said(tmp_path: Path) -> None:
     first = made(tmp_path / "first", reaching(3))
     other = made(tmp_path / "other", reaching(3), metric="gradient_norm")
