@@ -280,9 +280,13 @@ def report(
     target: Annotated[float | None, typer.Option(help="Of the metric; that of the configurations, if none.")] = None,
     metric: Annotated[str | None, typer.Option(help="A metric of the runs; the headline metric, if none.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test; the last that was evaluated, if none.")] = None,
+    higher_is_better: Annotated[
+        bool | None, typer.Option(help="Of --metric, if it is another than the headline metric.")
+    ] = None,
 ) -> None:
     """Write a report on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""
-    console.print(f"wrote {reports.make(runs, out, shlex.join(['raysim', *sys.argv[1:]]), target, metric, split)}")
+    command = shlex.join(["raysim", *sys.argv[1:]])
+    console.print(f"wrote {reports.make(runs, out, command, target, metric, split, higher_is_better)}")
 
 
 def _is_study(config: Path | None, resume: Path | None) -> bool:

@@ -1,6 +1,7 @@
 """Studies: runs of one or several configurations with other values for some of their keys."""
 
 import csv
+import hashlib
 import io
 import itertools
 import re
@@ -15,10 +16,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from clients.placement import Count
 from cluster import yaml12
-from cluster.config import Config, RayConfig, load_config, override, parted, read_yaml, with_values
+from cluster.config import Config, RayConfig, flat, load_config, override, parted, read_yaml, with_values
 from cluster.experiment import require_known
 from raysim.errors import ConfigError
-from raysim.registry import STRICT, plain, validated
+from raysim.registry import STRICT, nearest, plain, validated
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST = 100  # of a name, in characters
@@ -68,6 +69,7 @@ class Select(BaseModel):
     Attributes:
         by: keys; there is a best for each combination of their values.
         metric, split: None are the headline metric and the last of the splits that a run evaluated.
+        higher_is_better: of the metric, if it is another than the headline metric.
         rounds, bytes_up, simulated_hours: the budget, one of them: the last evaluation within it counts. Without any,
             the last of all.
     """
@@ -77,6 +79,7 @@ class Select(BaseModel):
     by: tuple[str, ...] = ("algorithm.name",)
     metric: str | None = None
     split: Literal["train", "test"] | None = None
+    higher_is_better: bool | None = None
     rounds: Count | None = None
     bytes_up: Annotated[float, Field(gt=0)] | None = None
     simulated_hours: Annotated[float, Field(gt=0)] | None = None
@@ -85,6 +88,8 @@ class Select(BaseModel):
     def _can_be(self) -> "Select":
         if sum(budget is not None for budget in (self.rounds, self.bytes_up, self.simulated_hours)) > 1:
             raise ValueError("give one budget: rounds, bytes_up or simulated_hours")
+        if (self.metric is None) != (self.higher_is_better is None):
+            raise ValueError("metric and higher_is_better go together")
         return self
 
 
@@ -162,7 +167,7 @@ class Study:
             path, value = parted(given)
             section, _, key = path.partition(".")
             if section in ("set", "grid") and key:
-                tree = {**tree, section: {**tree.get(section, {}), key: value}}
+                tree = {**tree, section: {**(tree.get(section) or {}), key: value}}
             else:
                 override(tree, given)
         config: StudyConfig = validated(StudyConfig, tree, key="", owner="every study")
@@ -189,6 +194,13 @@ class Study:
         over = self.config.early.over if self.config.early else ()
         if unknown := next((key for key in over if key not in keys), None):
             raise ConfigError("early.over", f"no trial varies {unknown!r}; there are {', '.join(sorted(keys))}")
+        if select := self.config.select:
+            known = {key for trial in found for key in flat(trial.config.model_dump(mode="json"))}
+            if unknown := next((key for key in select.by if key not in known), None):
+                raise ConfigError("select.by", f"no trial has {unknown!r}{nearest(unknown, known)}")
+            fewest = min(trial.config.rounds for trial in found)
+            if select.rounds is not None and select.rounds > fewest:
+                raise ConfigError("select.rounds", f"is {select.rounds}, and there are trials of {fewest} rounds")
         return found
 
     def _of(self, place: int, part: Part) -> list[Trial]:
@@ -206,10 +218,11 @@ class Study:
             raise ConfigError("grid", "is empty, and there is one part: that is a single run, for `raysim run`")
         fixed = _together(f"parts.{place}", self.config.set, part.set)
         _together(f"parts.{place}", fixed, grid)
-        combinations = itertools.product(*grid.values())
+        # Each with its word, for names.
+        choices = [list(zip(_words(key, values), values, strict=True)) for key, values in grid.items()]
         return [
-            _trial(place, i, base, fixed, part.set, dict(zip(grid, values, strict=True)))
-            for i, values in enumerate(combinations)
+            _trial(place, base, fixed, part.set, dict(zip(grid, chosen, strict=True)))
+            for chosen in itertools.product(*choices)
         ]
 
 
@@ -248,28 +261,31 @@ def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | 
 
 
 def _together(where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Both. Raises ConfigError where a key, or a section and a key in it, are in both."""
-    for key, other in itertools.product(theirs, ours):
+    """Both. Raises ConfigError where a key is in both, or anywhere a section and a key in it."""
+    keys = [*ours, *theirs]
+    for key, other in itertools.combinations(keys, 2):
         if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
-            raise ConfigError(where, f"sets {key!r}, and {other!r} is set for it already; give one of them")
+            raise ConfigError(where, f"sets {other!r}, and {key!r} is set for it already; give one of them")
     return {**ours, **theirs}
 
 
 def _trial(
     part: int,
-    number: int,
     base: Mapping[str, Any],
     fixed: Mapping[str, Any],
     own: Mapping[str, Any],
-    values: Mapping[str, Any],
+    chosen: Mapping[str, tuple[str, Any]],
 ) -> Trial:
+    values = {key: value for key, (_, value) in chosen.items()}
     named = str({**base, **fixed}.get("name", "trial"))
-    words = {key: _word(key, value, place) for place, (key, value) in enumerate(values.items())}
-    name = "_".join([named, *words.values()])
+    name = "_".join([named, *(word for word, _ in chosen.values())])
     # Runs that differ in their seed only have one name, as they are one line in plots.
-    line = "_".join([named, *(word for key, word in words.items() if key != "seed")])
-    if len(name) > LONGEST:
-        name = line = f"{named}_{part}_{number}"
+    line = "_".join([named, *(word for key, (word, _) in chosen.items() if key != "seed")])
+    if len(name) > LONGEST:  # the same whatever else is in the study, which may grow
+        others = {key: value for key, value in values.items() if key != "seed"}
+        digest = hashlib.sha256(yaml12.dump({"part": part, "name": named, **others}).encode()).hexdigest()[:10]
+        line = f"{named[:60]}_{digest}"
+        name = "_".join([line, *(word for key, (word, _) in chosen.items() if key == "seed")])
     try:
         config = load_config(with_values(base, {**fixed, **values, "name": line, "clients.fleet": "in_process"}))
         require_known(config)
@@ -278,9 +294,15 @@ def _trial(
     return Trial(name, part, {**own, **values}, config)
 
 
-def _word(key: str, value: Any, place: int) -> str:
-    """A value in a name: S10, seed0, phones_global; a section by the place of its key, having no short form."""
-    if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
-        value = value["name"] if isinstance(value, Mapping) and "name" in value else f"{place}"
-    words = str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}{value}".replace("e+", "e")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", words)
+def _words(key: str, values: Sequence[Any]) -> list[str]:
+    """Of each of a key's values what it is in a name: S10, seed0, phones_global; of a list or mapping its place."""
+    last = key.rpartition(".")[2]
+    found = []
+    for place, value in enumerate(values):
+        if isinstance(value, Mapping | list):
+            word = f"{last}-{place}"
+        else:
+            word = value if isinstance(value, str) else f"{last}{value}".replace("e+", "e")
+        found.append(re.sub(r"[^A-Za-z0-9._-]+", "-", word))
+    alike = Counter(found)
+    return [word if alike[word] == 1 else f"{word}-{place}" for place, word in enumerate(found)]

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import logging
+import math
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow.parquet as pq
 import ray
 from ray import cloudpickle, tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
@@ -40,7 +42,7 @@ Say = Callable[[str], None]
 
 # Seconds between two questions of a trial's whether it is to stop.
 LOOK_S = 1.0
-# Of a metric that is undefined, or its negative; finite, since Tune takes quantiles of it.
+# In the place of a metric that is undefined, or its negative; finite, since Tune takes quantiles of it.
 WORST = sys.float_info.max / 4
 # Of Ray Tune: no files of its own beside a run's, no change of the working directory, and Ctrl-C is heard here.
 SETTINGS = {
@@ -111,15 +113,16 @@ class _Made:
     experiment: bytes
     files: tuple[Path, ...]
     clients: int
+    headline: str
     higher_is_better: bool
 
     @classmethod
     def of(cls, trial: Trial, experiment: Experiment) -> "_Made":
         files = (experiment.shards.folder, *experiment.problem.files)
-        higher = experiment.problem.higher_is_better
+        headline, higher = experiment.problem.headline, experiment.problem.higher_is_better
         # A copy has none of what was cached to check it.
         packed = cloudpickle.dumps(replace(experiment))
-        return cls(trial, packed, files, experiment.shards.n_clients, higher)
+        return cls(trial, packed, files, experiment.shards.n_clients, headline, higher)
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -174,11 +177,16 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
     for key in ("name", "base", "set", "parts"):
         if study.tree[key] != began.tree[key]:
             raise ConfigError(key, "cannot be another where a study goes on, whose finished trials stay; begin anew")
-    write_whole(where / STUDY, yaml12.dump(study.tree).encode())
     before = {row.trial: row for row in rows(where)}
+    if gone := before.keys() - {trial.name for trial in study.trials}:
+        raise ConfigError(
+            "grid",
+            f"has no trial {min(gone)} any more; a grid may grow where a study goes on, and not lose what it had",
+        )
     book = _Book(where, [_again(before.get(trial.name, Row(trial.name))) for trial in study.trials], notice)
     made = _built([trial for trial in study.trials if trial.name in book.left], notice)
     _fit_here(study, made)
+    write_whole(where / STUDY, yaml12.dump(study.tree).encode())
     _play(study, book, made, stop)
     return where
 
@@ -240,7 +248,7 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
                 param_space={"place": tune.grid_search(list(range(len(tasks))))},
                 tune_config=tune.TuneConfig(
                     reuse_actors=True,
-                    scheduler=_Apart(config.early, made) if config.early else None,
+                    scheduler=_Apart(config.early, study, where, made) if config.early else None,
                     max_concurrent_trials=None if config.concurrency == "auto" else config.concurrency,
                 ),
                 run_config=tune.RunConfig(
@@ -262,6 +270,8 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
 def _trial(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
     """A trial, in its own process. Its last report is what became of it; a fault of its own is no fault of Tune's."""
     task, started = tasks[config["place"]], time.monotonic()
+    # How long Tune lets a trial wind up that it has ended, before it ends the process and with it the next trial.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "600"
     keeper = ray.get_actor(*task.keeper)
     status, said = "failed", ""
     with _asked(keeper) as stop:
@@ -298,6 +308,9 @@ def _run(task: Task, stop: threading.Event) -> Result:
         folder.describe(where, experiment.resolved)
     else:
         done = standing(experiment, where)
+        if not (where / "config.yaml").exists():  # its checkpoints are elsewhere, and its folder is on another node
+            where.mkdir(parents=True, exist_ok=True)
+            folder.describe(where, experiment.resolved)
 
     def watch(report: Progress) -> None:
         if report.evaluated and report.round and not experiment.over(report):
@@ -320,12 +333,17 @@ def _report(experiment: Experiment, report: Progress) -> None:
     """Reports an evaluation to Tune. Raises _Behind where Tune has ended the trial."""
     problem = experiment.problem
     value = report.metrics.get(experiment.config.evaluate.splits[-1], {}).get(problem.headline)
-    if value is None or value != value:  # undefined is worst
-        value = -WORST if problem.higher_is_better else WORST
     try:
-        tune.report({"rounds": report.round, "value": value})
+        tune.report({"rounds": report.round, "value": _defined(value, problem.higher_is_better)})
     except SystemExit:  # Tune's way to end a trial
         raise _Behind("ended early: it is behind the others of its kind") from None
+
+
+def _defined(value: float | None, higher_is_better: bool) -> float:
+    """A metric, of which an undefined one is the worst."""
+    if value is not None and math.isfinite(value):
+        return value
+    return -WORST if higher_is_better else WORST
 
 
 @contextlib.contextmanager
@@ -430,33 +448,43 @@ class _Told(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         name, last = self._names[trial.config["place"]], trial.last_result or {}
-        said = "its process ended; a lack of memory may be why"
+        said = "its process ended, for which a lack of memory may be the cause, or could not tell what became of it"
         self._book.note(Row(name, "failed", last.get("time_total_s", 0.0), said))
 
 
 class _Apart(FIFOScheduler):
-    """ASHA among trials that differ in the keys of `early.over` only, and not between others."""
+    """ASHA among trials that differ in the keys of `early.over` only, and not between others.
 
-    def __init__(self, early: Early, made: Sequence[_Made]) -> None:
+    Where a study goes on, it is told of the evaluations that there are, in their order: a trial that went on from its
+    checkpoint would else be compared at its present rounds with others at their first.
+    """
+
+    def __init__(self, early: Early, study: Study, where: Path, made: Sequence[_Made]) -> None:
         super().__init__()
-        self._groups = [one.trial.without(early.over) for one in made]
+        self._early, self._where, self._names = early, where, [one.trial.name for one in made]
+        self._groups = {trial.name: trial.without(early.over) for trial in study.trials}
+        self._judged = {one.trial.without(early.over): (one.headline, one.higher_is_better) for one in made}
+        rounds: dict[str, int] = {}
+        for trial in study.trials:
+            group = self._groups[trial.name]
+            rounds[group] = max(rounds.get(group, early.grace), trial.config.rounds)
         self._asha = {
             group: AsyncHyperBandScheduler(
                 time_attr="rounds",
                 metric="value",
-                mode="max" if one.higher_is_better else "min",
-                max_t=max(one.trial.config.rounds, early.grace),
+                mode="max" if higher else "min",
+                max_t=rounds[group],
                 grace_period=early.grace,
                 reduction_factor=early.reduction,
             )
-            for group, one in zip(self._groups, made, strict=True)
+            for group, (_, higher) in self._judged.items()
         }
-
-    def _of(self, trial: Any) -> AsyncHyperBandScheduler:
-        return self._asha[self._groups[trial.config["place"]]]
+        for trial in study.trials:
+            if trial.name not in self._names and self._groups[trial.name] in self._asha:
+                self._tell(None, trial.name, _Over(trial.name))
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._of(trial).on_trial_add(tune_controller, trial)
+        self._tell(tune_controller, self._names[trial.config["place"]], trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         decision: str = self._of(trial).on_trial_result(tune_controller, trial, result)
@@ -464,3 +492,32 @@ class _Apart(FIFOScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._of(trial).on_trial_complete(tune_controller, trial, result)
+
+    def _of(self, trial: Any) -> AsyncHyperBandScheduler:
+        return self._asha[self._groups[self._names[trial.config["place"]]]]
+
+    def _tell(self, tune_controller: Any, name: str, trial: Any) -> None:
+        """Of a trial, and what it has come to in the study's folder."""
+        asha = self._asha[self._groups[name]]
+        asha.on_trial_add(tune_controller, trial)
+        for rounds, value in _history(self._where / TRIALS / name, *self._judged[self._groups[name]]):
+            asha.on_trial_result(tune_controller, trial, {"rounds": rounds, "value": value})
+
+
+@dataclass(frozen=True)
+class _Over:
+    """A trial of which Tune knows nothing, as far as its scheduler asks."""
+
+    trial_id: str
+
+
+def _history(run: Path, metric: str, higher_is_better: bool) -> list[tuple[int, float]]:
+    """Rounds and metric of a run's evaluations, on the last split; none where there is nothing of it."""
+    try:
+        table = pq.read_table(run / "metrics.parquet").to_pylist()
+        config = yaml12.parse((run / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    split = config["evaluate"]["splits"][-1]
+    found = [row for row in table if row["split"] == split and row["metric"] == metric and row["round"]]
+    return [(row["round"], _defined(row["value"], higher_is_better)) for row in found]

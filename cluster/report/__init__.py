@@ -27,6 +27,7 @@ def make(
     target: float | None = None,
     metric: str | None = None,
     split: str | None = None,
+    higher: bool | None = None,
 ) -> Path:
     """Writes a report and returns its HTML file.
 
@@ -36,17 +37,21 @@ def make(
         command: that makes it, to be named in it.
         target: of the metric; None is that of the runs' configurations, if all have the same.
         metric, split: None are the headline metric and the last of the splits that the runs evaluated.
+        higher: whether more of the metric is better, if it is another than the headline metric.
 
     Raises:
-        DataError: of a folder that holds no finished run, or where runs have no metric in common.
-        ConfigError: there are several targets.
+        DataError: of a folder that holds no finished run, or where runs have no metric in common, or are the same.
+        ConfigError: there are several targets, or one that runs could not come to which ended at theirs.
     """
-    runs = Runs.read(_finished(given), metric, split, _broken(given))
+    runs = Runs.read(_finished(given), metric, split, higher, _broken(given))
     goal = target if target is not None else runs.target
-    if goal is None and any(run.keys.get("evaluate.target") is not None for run in runs.all):
+    if goal is None and any(run.target is not None for run in runs.all):
         raise ConfigError("--target", "the runs have different targets; give the one that is to be looked at")
+    if short := next((r for r in runs.all if goal is not None and r.ended_at_target and not r.reached(goal)), None):
+        raise ConfigError("--target", f"is {goal:g}, and {short.folder} ended at its own, {short.target:g}")
+    finished = sum(run.finished for run in runs.all)
     about = [
-        f"{len(runs.all)} finished runs of {len(runs.settings)} settings: {', '.join(figures.algorithms(runs))}",
+        f"{finished} finished runs of {len(runs.settings)} settings: {', '.join(figures.algorithms(runs))}",
         f"{runs.split} {runs.metric}, " + ("without a target" if goal is None else f"to a target of {goal:g}"),
         f"raysim {origin()['raysim']}, commit {origin()['commit'] or 'unknown'}",
     ]
@@ -68,7 +73,8 @@ def best(folder: Path) -> tuple[Table, str]:
     """
     select = Study.load(folder / STUDY).config.select
     assert select is not None
-    runs = Runs.read(_finished([folder]), select.metric, select.split, _broken([folder]))
+    higher = select.higher_is_better
+    runs = Runs.read(_finished([folder]), select.metric, select.split, higher, _broken([folder]))
     return selection.ranked(runs, select), selection.rule(runs, select)
 
 
@@ -77,7 +83,7 @@ def _selected(studies: Sequence[Study], given: Sequence[Path]) -> Iterator[Part]
     for study, folder in zip(studies, folders, strict=True):
         if study.config.select is not None:
             table, rule = best(folder)
-            yield Part(f"best_of_{study.config.name}", "Best values", rule, table=table)
+            yield Part(f"best_of_{folder.resolve().name}", f"Best values of {study.config.name}", rule, table=table)
 
 
 def _finished(given: Sequence[Path]) -> list[Path]:
@@ -90,15 +96,26 @@ def _finished(given: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _broken(given: Sequence[Path]) -> list[Path]:
-    """Folders of trials that failed or were ended early."""
-    return [f / TRIALS / row.trial for f in given for row in rows(f) if row.status in ("failed", "ended early")]
+def _broken(given: Sequence[Path]) -> dict[Path, Path]:
+    """Folders of trials that failed or were ended early, and of each one of another seed that came further."""
+    found = {}
+    for folder in given:
+        status = {row.trial: row.status for row in rows(folder)}
+        if not {"failed", "ended early"}.isdisjoint(status.values()):
+            trials = Study.load(folder / STUDY).trials
+            there = [t for t in trials if (folder / TRIALS / t.name / "metrics.parquet").exists()]
+            others = {trial.without(["seed"]): folder / TRIALS / trial.name for trial in there}
+            for trial in trials:
+                if status.get(trial.name) in ("failed", "ended early"):
+                    where = folder / TRIALS / trial.name
+                    found[where] = others.get(trial.without(["seed"]), where)
+    return found
 
 
 def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[Part]:
     exponents, devices = fits.fitted(runs, target), tables.devices(runs)
     beside: dict[str, tuple[Table, str]] = {
-        "equal_upload": (tables.equal_upload(runs, target), "Medians over seeds after as much upload."),
+        "equal_upload": (tables.equal_upload(runs), "Medians over seeds after as much upload."),
         "exponents": (tables.exponents(exponents), ""),
         "devices": (devices, ""),
     }
@@ -108,7 +125,7 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
     for one in figures.drawn(runs, target, exponents, devices):
         table, _ = beside.pop(one.name, ([], ""))
         picture = plots.saved(one.figure, "png")
-        yield Part(one.name, one.title, one.caption, picture, table, [run.folder.name for run in one.runs])
+        yield Part(one.name, one.title, one.caption, picture, table, [run.name for run in one.runs])
     for name, (table, caption) in beside.items():
         if table:
             yield Part(name, name.replace("_", " ").capitalize(), caption, table=table)

@@ -1,5 +1,6 @@
 """The figures of a report."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,12 +47,13 @@ class Drawn:
 def drawn(runs: Runs, target: float | None, fits: Sequence[Fit], devices: Table) -> list[Drawn]:
     """All that the runs give something to see of."""
     found = curves(runs, target)
-    if len(algorithms(runs)) > 1:
+    if len(algorithms(runs)) > 1 and any(run.curve.axes["bytes_up"][-1] > 0 for run in runs.all):
         found.append(at_equal_upload(runs))
-    if target is not None and any(np.isfinite(s.cost(target, "round")) for s in runs.settings):
-        if len(runs.levels(S)) > 1 and len(runs.levels(K)) > 1:
-            found += heat_maps(runs, target)
-        if families(runs, S):
+    if target is not None:
+        crossed = [s for s in runs.settings if s.number(S) is not None and s.number(K) is not None]
+        if len(runs.levels(S)) > 1 and len(runs.levels(K)) > 1 and _reached(crossed, target):
+            found.append(heat_maps(runs, crossed, target))
+        if _reached([setting for _, group in families(runs, S) for setting in group], target):
             found.append(speed_up(runs, target))
     if any(fit.points for fit in fits):
         found.append(exponents(runs, [fit for fit in fits if fit.points]))
@@ -70,7 +72,7 @@ def curves(runs: Runs, target: float | None) -> list[Drawn]:
     said = (
         "Lines are medians over seeds, bands reach from the least to the greatest. At each point of the axis the last "
         "evaluation of each run counts; a run that ended at its target is held there until the last run of its "
-        "setting ends."
+        "setting ends, and one that was broken off is the worst from there on."
     )
     if len(runs.settings) <= LINES:
         figure = Figure(figsize=(4.6 * len(runs.axes), 3.8), layout="constrained")
@@ -79,7 +81,7 @@ def curves(runs: Runs, target: float | None) -> list[Drawn]:
         for ax, axis in zip(axes, runs.axes, strict=True):
             frame(ax, AXES[axis][0], shown if axis == "round" else "")
             for setting, colour in zip(runs.settings, colours, strict=False):
-                _band(ax, setting, axis, f"{setting.label} ({len(setting.runs)})", colour)
+                _band(ax, setting, axis, f"{setting.label} ({setting.count} runs)", colour)
             _target(ax, target)
         _legend(figure, axes[0], 2)
         return [Drawn("curves", f"{shown} against what it cost", said, figure, tuple(runs.all))]
@@ -123,13 +125,15 @@ def at_equal_upload(runs: Runs) -> Drawn:
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     ax = figure.subplots()
     frame(ax, "uploaded, MB", f"{runs.split} {runs.metric}")
-    first = min(run.curve.axes["bytes_up"][run.curve.axes["bytes_up"] > 0].min(initial=np.inf) for run in runs.all)
+    uploads = np.concatenate([run.curve.axes["bytes_up"] for run in runs.all])
+    first = uploads[uploads > 0].min()
     last = max(run.curve.axes["bytes_up"][-1] for run in runs.all)
     grid = np.geomspace(first, last, GRID)
     best = np.fmax if runs.higher else np.fmin
-    for name, colour in zip(algorithms(runs), colormaps["tab10"].colors * 2, strict=False):  # type: ignore[attr-defined]
+    colours = itertools.cycle(colormaps["tab10"].colors)  # type: ignore[attr-defined]
+    for name, colour in zip(algorithms(runs), colours, strict=False):
         own = [setting for setting in runs.settings if setting.algorithm == name]
-        medians = np.stack([np.median(_held(setting, "bytes_up", grid), axis=0) for setting in own])
+        medians = np.stack([_median(_held(setting, "bytes_up", grid)) for setting in own])
         ax.step(grid, medians.T, where="post", color=colour, linewidth=0.5, alpha=0.35)
         label = f"{name}, best of {len(own)}"
         ax.step(grid, best.reduce(medians, axis=0), where="post", color=colour, linewidth=2, label=label)
@@ -142,20 +146,24 @@ def at_equal_upload(runs: Runs) -> Drawn:
     return Drawn("equal_upload", "Algorithms at equal upload", said, figure, tuple(runs.all))
 
 
-def heat_maps(runs: Runs, target: float) -> list[Drawn]:
+def _reached(settings: Sequence[Setting], target: float) -> bool:
+    """Whether one of them did, and not at once."""
+    return any(0 < setting.cost(target, "round") < np.inf for setting in settings)
+
+
+def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> Drawn:
     """What the target cost by S and K: rows of panels for what else differs, columns for rounds, upload and time."""
     groups: dict[str, list[Setting]] = {}
-    for setting in runs.settings:
-        if setting.number(S) is not None and setting.number(K) is not None:
-            rest = " ".join(word(k, v) for k, v in setting.values.items() if k not in (S, K, "name"))
-            groups.setdefault(rest, []).append(setting)
+    for setting in settings:
+        rest = " ".join(word(k, v) for k, v in setting.values.items() if k not in (S, K, "name"))
+        groups.setdefault(rest, []).append(setting)
     few, many = runs.levels(S), runs.levels(K)
     figure = Figure(figsize=(4.4 * len(runs.axes), 0.5 + (0.9 + 0.42 * len(few)) * len(groups)), layout="constrained")
     axes = _panels(figure, len(groups), len(runs.axes))
     for column, axis in enumerate(runs.axes):
         costs = {label: _map(group, few, many, target, axis) for label, group in groups.items()}
-        whole = np.concatenate([table[np.isfinite(table)] for table in costs.values()])
-        norm = LogNorm(max(whole.min(), 1e-12), max(whole.max(), whole.min() * 1.01))
+        whole = np.concatenate([table[(table > 0) & np.isfinite(table)] for table in costs.values()])
+        norm = LogNorm(whole.min(), max(whole.max(), whole.min() * 1.01))
         for row, (label, group) in enumerate(groups.items()):
             _heat(axes[row * len(runs.axes) + column], costs[label], group, (few, many), norm, target)
             axes[row * len(runs.axes) + column].set_title(f"{label}  {COSTS[axis]}".strip(), fontsize=9)
@@ -163,7 +171,7 @@ def heat_maps(runs: Runs, target: float) -> list[Drawn]:
         f"What {_named(runs, target)} cost, medians over seeds; dark is cheap. Grey: half of the runs or more did not "
         "reach it. In brackets how many runs reached it, where not all did."
     )
-    return [Drawn("cost_S_K", "Cost to the target by S and K", said, figure, tuple(runs.all))]
+    return Drawn("cost_S_K", "Cost to the target by S and K", said, figure, _runs_of(settings))
 
 
 def _map(group: Sequence[Setting], few: Sequence[float], many: Sequence[float], target: float, axis: str) -> Any:
@@ -210,7 +218,7 @@ def speed_up(runs: Runs, target: float) -> Drawn:
         most = 1.0
         colours = colormaps["viridis"](np.linspace(0, 0.85, len(lines)))
         for (label, group), colour in zip(lines, colours, strict=True):
-            there = [s for s in group if np.isfinite(s.cost(target, "round"))]
+            there = [s for s in group if 0 < s.cost(target, "round") < np.inf]
             if not there:
                 continue
             times = np.array([(s.number(S) or 0.0) / (there[0].number(S) or 1.0) for s in there])
@@ -233,7 +241,8 @@ def speed_up(runs: Runs, target: float) -> Drawn:
         f"Rounds until {_named(runs, target)} with the fewest clients that reached it, over those with more: medians "
         "over seeds, and a dash for each run. Settings of which half or more did not reach it have no point."
     )
-    return Drawn("speed_up", "Speed-up in S", said, figure, tuple(runs.all))
+    shown = [setting for lines in by_algorithm.values() for _, group in lines for setting in group]
+    return Drawn("speed_up", "Speed-up in S", said, figure, _runs_of(shown))
 
 
 def exponents(runs: Runs, fits: Sequence[Fit]) -> Drawn:
@@ -252,9 +261,9 @@ def exponents(runs: Runs, fits: Sequence[Fit]) -> Drawn:
     frame(ax, "exponent", "")
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     said = (
-        "A straight line through the logarithms of all runs' numbers. Theorems bound the mean squared gradient of Phi "
-        "with steps that are scaled with S and T; where a study keeps its steps, or its target is of another "
-        "metric, they are what to compare with and not what to expect."
+        "Straight lines through the logarithms; settings of which a run did not reach the target are left out. "
+        "Theorems bound the mean squared gradient of Phi with steps that are scaled with S and T; where a study keeps "
+        "its steps, or its target is of another metric, they are what to compare with and not what to expect."
     )
     return Drawn("exponents", "Fitted exponents", said, figure, tuple(runs.all))
 
@@ -293,15 +302,17 @@ def _values(runs: Runs, key: str) -> list[Any]:
 
 
 def _held(setting: Setting, axis: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(runs, grid) values of the last evaluation within each point of an axis; NaN before the first and past the end.
+    """(count, grid) values of the last evaluation within each point of an axis; NaN before the first and past the end.
 
-    A run that ended at its target is held there.
+    A run that ended at its target is held there; one that was broken off is infinitely bad from there on.
     """
-    held = np.full((len(setting.runs), len(grid)), np.nan)
-    for row, run in zip(held, setting.runs, strict=True):
+    worst = -np.inf if setting.runs[0].higher else np.inf
+    held = np.full((setting.count, len(grid)), worst)
+    for row, run in zip(held, setting.runs, strict=False):  # those that were lost are the last rows
         at, value = run.curve.axes[axis], run.curve.value
         last = np.searchsorted(at, grid * (1 + 1e-9), side="right") - 1
         there = (last >= 0) & ((grid <= at[-1] * (1 + 1e-9)) | run.ended_at_target)
+        row[~there if run.finished else last < 0] = np.nan
         row[there] = value[last[there]]
     return held
 
@@ -310,13 +321,25 @@ def _band(ax: Axes, setting: Setting, axis: str, label: str, colour: Any) -> Any
     ends = [run.curve.axes[axis][-1] for run in setting.runs]
     exact = np.unique(np.concatenate([run.curve.axes[axis] for run in setting.runs]))
     held = _held(setting, axis, exact[exact <= max(ends)])
-    there = np.isfinite(held).all(axis=0)
+    there = ~np.isnan(held).any(axis=0)
     grid, held = exact[exact <= max(ends)][there], held[:, there]
-    (line,) = ax.step(grid, np.median(held, axis=0), where="post", color=colour, label=label, linewidth=1.6)
+    (line,) = ax.step(grid, _median(held), where="post", color=colour, label=label, linewidth=1.6)
     if len(setting.runs) > 1:
-        low, high = held.min(axis=0), held.max(axis=0)
+        finite = np.where(np.isfinite(held), held, np.nan)
+        low, high = np.fmin.reduce(finite, axis=0), np.fmax.reduce(finite, axis=0)
         ax.fill_between(grid, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
     return line
+
+
+def _median(held: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over runs; NaN where it is of one that was broken off."""
+    with np.errstate(invalid="ignore"):  # of two infinities the mean is none
+        median = np.median(held, axis=0)
+    return np.where(np.isfinite(median), median, np.nan)
+
+
+def _runs_of(settings: Sequence[Setting]) -> tuple[Run, ...]:
+    return tuple(run for setting in settings for run in setting.runs)
 
 
 def _panels(figure: Figure, rows: int, columns: int, **settings: Any) -> list[Axes]:

@@ -27,7 +27,7 @@ class Fit:
         of: what falls or grows, and with what: "rounds until the target, in S".
         where: for which settings.
         exponent, low, high: with its confidence interval at CONFIDENCE.
-        points: numbers that were fitted; none where there were too few, and the source says so.
+        points: numbers that were fitted: settings, or seeds; none where there were too few, and the source says so.
         theory: the exponent of a theorem; None where there is none.
         source: of the theorem, and what was left out.
     """
@@ -45,9 +45,10 @@ class Fit:
 def fitted(runs: Runs, target: float | None) -> list[Fit]:
     """All that the runs have enough of.
 
-    Rounds until the target in S and in K, over settings that differ in nothing else and whose runs all reached it: a
-    straight line through the logarithms of all seeds. And, on problems with a known gradient of Phi, the mean of its
-    square over rounds, in T: a line for each seed, and the mean of their slopes.
+    Rounds until the target in S and in K, over settings that nothing else tells apart and whose runs all reached it: a
+    straight line through the means over seeds of their logarithms, whose interval is that of their distances from it:
+    what bends the line, and not only what differs between seeds, is in it. And, where the metric is the gradient of
+    Phi, the mean of its square over rounds, in T: a line for each seed, and the mean of their slopes.
     """
     found: list[Fit] = []
     if target is not None:
@@ -59,7 +60,7 @@ def fitted(runs: Runs, target: float | None) -> list[Fit]:
 
 
 def families(runs: Runs, key: str) -> list[tuple[str, list[Setting]]]:
-    """Settings that differ in this key only, with what they have in common, in the order of the key's numbers."""
+    """Settings that only this key tells apart, with what they have in common, in the order of the key's numbers."""
     groups: dict[str, list[Setting]] = {}
     for setting in runs.settings:
         if setting.number(key) is not None:
@@ -83,10 +84,10 @@ def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float,
 def _in_key(key: str, where: str, group: Sequence[Setting], target: float) -> Fit:
     of = f"rounds until the target, in {key.rpartition('.')[2]}"
     whole = [(s, costs) for s in group if np.isfinite(costs := s.costs(target, "round")).all() and (costs > 0).all()]
-    if len(whole) < 3:
+    x = np.array([setting.number(key) for setting, _ in whole])
+    if len(set(x.tolist())) < 3 or (x <= 0).any():
         return Fit(of, where, np.nan, np.nan, np.nan, 0, None, "fewer than three settings whose runs all reached it")
-    x = np.concatenate([np.full(len(costs), setting.number(key)) for setting, costs in whole])
-    y = np.concatenate([costs for _, costs in whole])
+    y = np.array([np.exp(np.log(costs).mean()) for _, costs in whole])
     rate = _rate(group[0].algorithm) if key == "algorithm.S" else None
     said = [rate.source] if rate else []
     if len(whole) < len(group):

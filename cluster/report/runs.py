@@ -1,11 +1,12 @@
 """Finished runs, as a report compares them: their curves, what they cost until a target, and in what they differ."""
 
-import contextlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from cluster import yaml12
 from cluster.config import flat
 from cluster.plots import AXES, SAME_CURVE, Curve
-from raysim.errors import DataError
+from cluster.study import TRIALS
+from raysim.errors import ConfigError, DataError
 from raysim.problems import PROBLEMS
 
 # Keys whose values name a line, if they tell all lines apart; others are taken where they do not.
@@ -28,10 +30,11 @@ class Run:
     """A finished run.
 
     Attributes:
-        curve: of the headline metric, on the last of the splits that it evaluated.
+        curve: of one metric.
         metric, split: what the curve is of.
         higher: whether more of the metric is better.
         keys: its configuration's values by dotted key.
+        target: of its configuration, if the curve is of what that is for.
         summary: summary.json; empty of a run that was broken off.
     """
 
@@ -40,11 +43,23 @@ class Run:
     split: str
     higher: bool
     keys: Mapping[str, Any]
+    target: float | None
     summary: Mapping[str, Any]
 
     @classmethod
-    def read(cls, folder: Path, metric: str | None = None, split: str | None = None) -> "Run":
-        """Of a run folder; None are the headline metric and the last split. Raises DataError if it did not finish."""
+    def read(
+        cls, folder: Path, metric: str | None = None, split: str | None = None, higher: bool | None = None
+    ) -> "Run":
+        """Of a run folder.
+
+        Args:
+            metric, split: None are the headline metric and the last of the splits that it evaluated.
+            higher: whether more of the metric is better, which is known of the headline metric alone.
+
+        Raises:
+            DataError: the run did not finish, or has no such metric.
+            ConfigError: `higher` is not given, and is not known.
+        """
         try:
             config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -53,20 +68,34 @@ class Run:
             hint = f"; where it was broken off: raysim run --resume {folder}" if begun else ""
             why = " ".join(str(error).split())
             raise DataError(f"{folder} is no folder of a finished run, nor of a study ({why}){hint}") from None
-        headline, higher = _headline(folder, config, summary)
-        metric, split = metric or headline, split or [*summary["final"]][-1]
-        return cls(Curve.read(folder, metric, split), metric, split, higher, flat(config), summary)
+        headline, more = _headline(folder, config, summary)
+        last, keys = [*summary["final"]][-1], flat(config)
+        metric, split = metric or headline, split or last
+        curve = Curve.read(folder, metric, split)
+        if metric != headline and higher is None:
+            raise ConfigError("--metric", f"say of {metric!r} whether more of it is better, or less")
+        own = (metric, split) == (headline, last)
+        target = keys.get("evaluate.target") if own else None
+        return cls(curve, metric, split, more if higher is None else higher, keys, target, summary)
 
     @classmethod
     def read_broken(cls, folder: Path, like: "Run") -> "Run":
         """Of a run that was broken off, as far as it came, with the metric of another. Raises DataError."""
         curve = Curve.read(folder, like.metric, like.split)
         config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
-        return cls(curve, like.metric, like.split, like.higher, flat(config), {})
+        keys = flat(config)
+        target = None if like.target is None else keys.get("evaluate.target")
+        return cls(curve, like.metric, like.split, like.higher, keys, target, {})
 
     @property
     def folder(self) -> Path:
         return self.curve.folder
+
+    @property
+    def name(self) -> str:
+        """Of its folder, with that of the study that it is of."""
+        folder = self.folder.resolve()
+        return f"{folder.parent.parent.name}/{folder.name}" if folder.parent.name == TRIALS else folder.name
 
     @property
     def algorithm(self) -> str:
@@ -83,7 +112,8 @@ class Run:
     @property
     def ended_at_target(self) -> bool:
         """Whether it was over because it had reached the target of its configuration."""
-        return bool(self.keys.get("evaluate.stop_at_target")) and self.reached(self.keys["evaluate.target"]) is not None
+        reached = (self.summary.get("target") or {}).get("rounds") is not None
+        return reached and bool(self.keys.get("evaluate.stop_at_target"))
 
     def reached(self, target: float) -> "Cost | None":
         """What the run had cost at the first evaluation that was at the target, or None."""
@@ -139,11 +169,18 @@ class Setting:
     Attributes:
         label: in what they differ from other settings, in words.
         values: the same by dotted key.
+        lost: how many more runs failed before they came to an evaluation.
     """
 
     label: str
     values: Mapping[str, Any]
     runs: tuple[Run, ...]
+    lost: int = 0
+
+    @property
+    def count(self) -> int:
+        """Of its runs, the lost ones too."""
+        return len(self.runs) + self.lost
 
     @property
     def algorithm(self) -> str:
@@ -155,9 +192,9 @@ class Setting:
         return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
     def costs(self, target: float, axis: str) -> NDArray[np.float64]:
-        """(runs,) until the target; infinite where it was not reached."""
+        """(count,) until the target; infinite where it was not reached."""
         found = [run.reached(target) for run in self.runs]
-        return np.array([np.inf if cost is None else cost[axis] for cost in found])
+        return np.array([np.inf if cost is None else cost[axis] for cost in found] + [np.inf] * self.lost)
 
     def cost(self, target: float, axis: str) -> float:
         """The median; infinite where half of the runs or more did not reach it."""
@@ -176,28 +213,41 @@ class Runs:
         folders: Sequence[Path],
         metric: str | None = None,
         split: str | None = None,
-        broken: Sequence[Path] = (),
+        higher: bool | None = None,
+        broken: Mapping[Path, Path] = MappingProxyType({}),
     ) -> "Runs":
-        """Of run folders, and of those of runs that were broken off, which count as far as they came.
+        """Of run folders.
 
-        Raises DataError where they have no metric in common.
+        Args:
+            metric, split, higher: as of Run.read.
+            broken: folders of runs that were broken off, which count as far as they came, and of each the folder of
+                one that differs from it in its seed only.
+
+        Raises DataError where they have no metric in common, or are the same, and what Run.read raises.
         """
         if not folders:
             raise DataError("there is no finished run to report on")
-        runs = [Run.read(folder, metric, split) for folder in folders]
+        runs = [Run.read(folder, metric, split, higher) for folder in dict.fromkeys(f.resolve() for f in folders)]
         if len(kinds := {(run.metric, run.split) for run in runs}) > 1:
             some = ", ".join(f"{split} {metric}" for metric, split in sorted(kinds))
             raise DataError(f"the runs are of {some}; give --metric and --split, or report on them apart")
-        for folder in broken:
-            with contextlib.suppress(DataError):  # it had not come to an evaluation
+        lost: Counter[Path] = Counter()
+        for folder, sibling in broken.items():
+            try:
                 runs.append(Run.read_broken(folder, runs[0]))
+            except DataError:  # it had not come to an evaluation
+                lost[sibling.resolve()] += 1
         groups: dict[str, list[Run]] = {}
         for run in runs:
             groups.setdefault(run.curve.settings, []).append(run)
+        for group in groups.values():
+            _require_seeds(group)
         named = _named([group[0].keys for group in groups.values()])
         return cls(
             tuple(
-                Setting(label, values, tuple(sorted(group, key=lambda run: run.seed)))
+                Setting(
+                    label, values, tuple(sorted(group, key=lambda run: run.seed)), sum(lost[r.folder] for r in group)
+                )
                 for group, (label, values) in zip(groups.values(), named, strict=True)
             )
         )
@@ -231,13 +281,24 @@ class Runs:
     @cached_property
     def target(self) -> float | None:
         """That of their configurations, if all have the same."""
-        targets = {run.keys.get("evaluate.target") for run in self.all}
+        targets = {run.target for run in self.all}
         only = targets.pop() if len(targets) == 1 else None
         return None if only is None else float(only)
 
     def levels(self, key: str) -> list[float]:
         """The numbers that a key has among settings, ascending."""
         return sorted({value for setting in self.settings if (value := setting.number(key)) is not None})
+
+
+def _require_seeds(group: Sequence[Run]) -> None:
+    """Raises DataError where two runs that are to differ in their seed do not."""
+    seen: dict[int, Run] = {}
+    for run in group:
+        if (other := seen.setdefault(run.seed, run)) is not run:
+            raise DataError(
+                f"{other.folder} and {run.folder} are the same experiment with the same seed, which would count twice; "
+                "leave one out"
+            )
 
 
 def middle(costs: NDArray[np.float64]) -> float:

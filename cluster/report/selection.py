@@ -19,16 +19,16 @@ def ranked(runs: Runs, select: Select) -> Table:
     is better, then the first. Settings of which a run failed, was ended early or ended before the budget come last, and
     are never best, whatever the others of their runs are.
     """
-    most = max(len(setting.runs) for setting in runs.settings)
     groups: dict[str, list[dict[str, Any]]] = {}
     for setting in runs.settings:
         of = " ".join(word(key, setting.runs[0].keys.get(key, "-")) for key in select.by)
         values = [_value(run, select) for run in setting.runs]
-        groups.setdefault(of, []).append(_row(of, setting, [v for v in values if v is not None], most, runs.higher))
+        groups.setdefault(of, []).append(_row(of, setting, [v for v in values if v is not None], runs.higher))
     found: Table = []
     for rows in groups.values():
         rows.sort(key=lambda row: row.pop("order"))
-        rows[0][BEST] = "yes" if rows[0][RUNS] == f"{most}/{most}" else ""
+        whole, count = rows[0][RUNS].split("/")
+        rows[0][BEST] = "yes" if whole == count else ""
         found += rows
     return found
 
@@ -52,14 +52,21 @@ def lines(table: Table) -> list[str]:
     return told
 
 
-def _row(of: str, setting: Setting, values: Sequence[float], most: int, higher: bool) -> dict[str, Any]:
+def _row(of: str, setting: Setting, values: Sequence[float], higher: bool) -> dict[str, Any]:
     sign = -1 if higher else 1
     worst = (min if higher else max)(values, default=np.nan)
     median = float(np.median(values)) if values else np.nan
-    order = (len(values) < most, *(sign * v if np.isfinite(v) else np.inf for v in (median, worst)))
+    order = (len(values) < setting.count, *(sign * v if np.isfinite(v) else np.inf for v in (median, worst)))
     numbers = {MEDIAN: median, "worst": worst}
     shown = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
-    return {"of": of, "setting": setting.label, **shown, RUNS: f"{len(values)}/{most}", BEST: "", "order": order}
+    return {
+        "of": of,
+        "setting": setting.label,
+        **shown,
+        RUNS: f"{len(values)}/{setting.count}",
+        BEST: "",
+        "order": order,
+    }
 
 
 def _budget(select: Select) -> tuple[str | None, float]:

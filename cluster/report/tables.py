@@ -30,8 +30,12 @@ def each_run(runs: Runs, target: float | None) -> Table:
                     "rounds": int(run.curve.axes["round"][-1]),
                     "finished": "yes" if run.finished else "no",
                     f"final {runs.split} {runs.metric}": _plain(run.curve.value[-1]),
-                    **({f"{UNITS[axis]} to target": cost and cost[axis] for axis in runs.axes} if target else {}),
-                    "folder": run.folder.name,
+                    **(
+                        {f"{UNITS[axis]} to target": cost and cost[axis] for axis in runs.axes}
+                        if target is not None
+                        else {}
+                    ),
+                    "run": run.name,
                 }
             )
     return rows
@@ -58,7 +62,7 @@ def speed_up(runs: Runs, target: float) -> Table:
     """A row per setting: how many times fewer rounds the target took than with the fewest clients that reached it."""
     rows = []
     for label, group in families(runs, "algorithm.S"):
-        base = next((s for s in group if np.isfinite(s.cost(target, "round"))), None)
+        base = next((s for s in group if 0 < s.cost(target, "round") < np.inf), None)
         if base is None:
             continue
         for setting in group:
@@ -69,7 +73,7 @@ def speed_up(runs: Runs, target: float) -> Table:
                     "setting": label,
                     "S": many,
                     "times the clients": many / few,
-                    "times fewer rounds": base.cost(target, "round") / cost if np.isfinite(cost) else None,
+                    "times fewer rounds": base.cost(target, "round") / cost if 0 < cost < np.inf else None,
                     "reached": _reached(setting, target),
                 }
             )
@@ -92,15 +96,14 @@ def exponents(fits: Sequence[Fit]) -> Table:
     ]
 
 
-def equal_upload(runs: Runs, target: float | None) -> Table:
+def equal_upload(runs: Runs) -> Table:
     """A row per setting: the median over seeds of the metric after as many uploaded bytes as the others.
 
-    Nothing where a run had ended before; `target` where the median run had ended at it.
+    Nothing where a run had ended before; the target where the median run had ended at it.
     """
     budgets = budgets_MB(runs)
     return [
-        {"setting": s.label} | {f"{budget:.4g} MB": at_upload(s, budget, target) for budget in budgets}
-        for s in runs.settings
+        {"setting": s.label} | {f"{budget:.4g} MB": at_upload(s, budget) for budget in budgets} for s in runs.settings
     ]
 
 
@@ -117,19 +120,29 @@ def budgets_MB(runs: Runs) -> list[float]:
     return [float(part * most) for part in PARTS]
 
 
-def at_upload(setting: Setting, budget: float, target: float | None) -> float | str | None:
-    """The median over seeds; a run that had ended at its target is at least there."""
-    values = [run.at("bytes_up", budget) for run in setting.runs]
-    higher = setting.runs[0].higher
-    best = np.inf if higher else -np.inf
-    held = [
-        best if value is None and run.ended_at_target else np.nan if value is None else value
-        for run, value in zip(setting.runs, values, strict=True)
-    ]
-    median = float(np.median(held))
-    if np.isinf(median):
-        return f"{'≥' if higher else '≤'} {target:g}" if target is not None else "target reached"
-    return _plain(median)
+def at_upload(setting: Setting, budget: float) -> float | str | None:
+    """The median over seeds. Of two that are in the middle the worse counts, if the other is beyond numbers.
+
+    A run that had ended at its target is at least there; one that was broken off is worst.
+    """
+    first = setting.runs[0]
+    sign = 1.0 if first.higher else -1.0
+    held = [-np.inf] * setting.lost
+    for run in setting.runs:
+        value = run.at("bytes_up", budget)
+        if value is not None:
+            held.append(sign * value)
+        elif run.ended_at_target:
+            held.append(np.inf)
+        else:
+            held.append(np.nan if run.finished else -np.inf)
+    if np.isnan(held).any():
+        return None
+    ordered = np.sort(held)
+    worse, better = ordered[(len(held) - 1) // 2], ordered[len(held) // 2]
+    if worse == np.inf:
+        return None if first.target is None else f"{'≥' if first.higher else '≤'} {first.target:g}"
+    return _plain(sign * (worse if np.isinf(better) else (worse + better) / 2))
 
 
 def devices(runs: Runs) -> Table:
@@ -137,9 +150,7 @@ def devices(runs: Runs) -> Table:
     rows = []
     for setting in runs.settings:
         finished = [run for run in setting.runs if run.finished]
-        if not all("late" in run.summary for run in finished):
-            return []
-        if not finished:
+        if not finished or not all("late" in run.summary for run in finished):
             continue
         fates = [_fates(run.folder) for run in finished]
         rows.append(
@@ -171,7 +182,7 @@ def _fates(folder: Any) -> dict[str, float]:
 
 
 def _reached(setting: Setting, target: float) -> str:
-    return f"{np.isfinite(setting.costs(target, 'round')).sum()}/{len(setting.runs)}"
+    return f"{np.isfinite(setting.costs(target, 'round')).sum()}/{setting.count}"
 
 
 def _plain(value: float) -> float | None:

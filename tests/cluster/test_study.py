@@ -7,6 +7,7 @@ import pytest
 
 from cluster.config import load_config
 from cluster.study import Row, Study, is_study, rows
+from raysim.algorithms import ALGORITHMS
 from raysim.errors import ConfigError
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
@@ -84,6 +85,9 @@ def test_a_base_is_read_from_beside_the_file_and_written_out(tmp_path: Path, mon
         ({"grid": {"seed": [0, 1, 0]}}, "grid.seed: has 0 twice"),
         ({"grid": {"seed": [0]}, "set": {"seed": 1}}, "parts.0: sets 'seed', and 'seed' is set for it already"),
         ({"grid": {"algorithm.S": [1]}, "set": {"algorithm": {}}}, "parts.0: sets 'algorithm.S', and 'algorithm' is"),
+        ({"grid": {"algorithm.K": [1], "algorithm": [{}]}}, "parts.0: sets 'algorithm', and 'algorithm.K' is set"),
+        ({"grid": {"seed": [0]}, "select": {"by": ["algorithm.nam"]}}, "select.by: no trial has 'algorithm.nam'; did"),
+        ({"grid": {"seed": [0]}, "select": {"rounds": 4}}, "select.rounds: is 4, and there are trials of 3 rounds"),
         ({"grid": {"seed": [0]}, "parts": [{}, {}]}, "parts: two trials are called 'test_seed0'"),
         ({"grid": {"seed": [0]}, "parts": []}, "parts: "),
         ({"gird": {"seed": [0]}}, "gird: unknown key; did you mean 'grid'?"),
@@ -102,11 +106,24 @@ def test_refused(sections: dict[str, Any], message: str) -> None:
     assert str(error.value).startswith(message)
 
 
-def test_a_name_that_would_be_too_long_is_a_number() -> None:
+def test_a_name_that_would_be_too_long_is_cut_and_stays_what_it_is_as_the_grid_grows() -> None:
     keys = {f"algorithm.{key}": [0.123456789, 1e-17] for key in ("eta", "gamma")}
-    long = {"name": "n" * 90}
-    trials = study(set=long, grid=keys).trials
-    assert [t.name for t in trials] == [f"{'n' * 90}_0_{i}" for i in range(4)]
+    few, many = (study(set={"name": "n" * 97}, grid=keys | {"seed": seeds}).trials for seeds in ([0], [5, 0]))
+    assert len({t.name for t in many}) == 8
+    assert len({t.config.name for t in many}) == 4, "seeds share a name"
+    assert {t.name: t.config for t in few}.items() <= {t.name: t.config for t in many}.items()
+    assert all(len(t.name) <= 100 and t.name.startswith("n" * 60) for t in many)
+
+
+def test_lists_and_sections_are_values_too() -> None:
+    grid = {
+        "evaluate.splits": [["train"], ["train", "test"]],
+        "devices.availability": [{"name": "bernoulli", "share": 0.2}, {"name": "bernoulli", "share": 0.4}],
+    }
+    trials = study(grid=grid).trials
+    assert [t.name for t in trials] == [f"test_splits-{i}_availability-{j}" for i in (0, 1) for j in (0, 1)]
+    assert trials[1].config.devices is not None
+    assert trials[1].config.devices.availability.settings == {"share": 0.4}
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -115,6 +132,9 @@ def test_every_study_of_the_project_is_sound(path: Path) -> None:
     assert found.config.name == path.stem
     assert len(found.trials) > 1
     assert load_config(found.trials[-1].config.model_dump(mode="json")) == found.trials[-1].config
+    for trial in found.trials:
+        algorithm = trial.config.algorithm
+        ALGORITHMS.build(algorithm.name, algorithm.settings, "algorithm", clients=500, seed=0)
 
 
 def test_what_became_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -129,8 +129,14 @@ def test_a_study_that_is_stopped_goes_on(ray_cluster: None, tmp_path: Path) -> N
     where = Path(str(told.value).split()[-1])
     assert sorted(status(where).values()) == ["finished", "stopped", "stopped"]
     assert (where / TRIALS / "test_seed2").exists() is False, "no trial is begun any more"
-    with pytest.raises(ConfigError, match="set: cannot be another where a study goes on"):
-        go_on(where, "set.rounds=4")
+    for override, message in (
+        ("set.rounds=4", "set: cannot be another where a study goes on"),
+        ("grid.seed=[1]", "grid: has no trial test_seed0 any more"),
+        ("grid.algorithm.SS=[1]", "algorithm.SS: unknown key"),
+        ("grid.seed=[0, 1, 2, -1]", "seed: should be greater than or equal to 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            go_on(where, override)  # which leaves the study as it is
     assert len(go_on(where, "concurrency=2", "grid.seed=[0, 1, 2, 3]")) == 3
     assert set(status(where).values()) == {"finished"}
     assert len(rows(where)) == 4, "a grid may grow"
@@ -156,6 +162,10 @@ def test_hopeless_steps_are_ended_early_among_their_own_kind(ray_cluster: None, 
     *_, last = log(where / TRIALS / "test_K1_eta1e-05")
     assert (last["event"], last["outcome"]) == ("end", "stopped")
     assert go_on(where) == [], "they stay ended"
+    told = go_on(where, "grid.algorithm.eta=[0.1, 1.0e-5, 1.0e-6, 1.0e-7, 1.0e-8, 0.2]")
+    assert sorted(line.split()[1] for line in told) == [f"test_K{K}_eta{eta}" for K in (1, 4) for eta in (0.2, 1e-08)]
+    assert status(where)["test_K1_eta1e-08"] == "ended early", "those of before are not forgotten"
+    assert status(where)["test_K1_eta0.2"] == "finished"
 
 
 def test_a_trial_larger_than_what_there_is_is_refused(
