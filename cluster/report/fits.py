@@ -15,6 +15,9 @@ from raysim.phase import Rate
 CONFIDENCE = 0.95
 # Evaluations that a fit over rounds needs, and the part of a run's rounds that it leaves out: the start.
 FEWEST, START = 16, 1 / 8
+# Points from which there is an interval: of three the distances from a line have one degree of freedom, and may be
+# anything.
+INTERVAL_FROM = 4
 # The metric whose square the theorems are about.
 PRIMAL = "primal_gradient_norm"
 
@@ -26,7 +29,7 @@ class Fit:
     Attributes:
         of: what falls or grows, and with what: "rounds until the target, in S".
         where: for which settings.
-        exponent, low, high: with its confidence interval at CONFIDENCE.
+        exponent, low, high: with its confidence interval at CONFIDENCE, NaN where there is none.
         points: numbers that were fitted: settings, or seeds; none where there were too few, and the source says so.
         theory: the exponent of a theorem; None where there is none.
         source: of the theorem, and what was left out.
@@ -92,7 +95,11 @@ def _in_key(key: str, where: str, group: Sequence[Setting], target: float) -> Fi
     said = [rate.source] if rate else []
     if len(whole) < len(group):
         said.append(f"without {len(group) - len(whole)} of {len(group)} settings where not all reached it")
-    return Fit(of, where, *power(x, y), len(x), rate.rounds if rate else None, "; ".join(said))
+    slope, low, high = power(x, y)
+    if len(x) < INTERVAL_FROM:
+        low = high = np.nan
+        said.append(f"no interval from {len(x)} points")
+    return Fit(of, where, slope, low, high, len(x), rate.rounds if rate else None, "; ".join(said))
 
 
 def _in_rounds(setting: Setting) -> Fit | None:

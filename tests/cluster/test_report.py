@@ -147,22 +147,23 @@ def test_an_exponent_is_that_of_the_power_and_stands_beside_the_theorems(tmp_pat
         made(tmp_path / f"{name}{S}{K}", reaching(64 / S**power), rounds=80, S=S, K=K, name=name)
         for name, power in (("cd_mage", 1), ("cd_mage_plus", 0.5))
         for S in (1, 4, 16)
-        for K in (1, 2, 4)
+        for K in (1, 2, 4, 8)
     ]
     runs = Runs.read(folders)
     found = fits.fitted(runs, 0.9)
     by_S = {fit.where: fit for fit in found if fit.of == "rounds until the target, in S"}
-    assert set(by_S) == {f"{name} K = {K}" for name in ("cd_mage", "cd_mage_plus") for K in (1, 2, 4)}
+    assert set(by_S) == {f"{name} K = {K}" for name in ("cd_mage", "cd_mage_plus") for K in (1, 2, 4, 8)}
     for where, fit in by_S.items():
         plus = where.startswith("cd_mage_plus")
         expected = Fraction(-1, 2) if plus else Fraction(-1)
         assert fit.exponent == pytest.approx(float(expected))
         assert fit.theory == expected
-        assert fit.source == f"Xie et al. 2021, theorem {2 if plus else 1}"
+        assert fit.source == f"Xie et al. 2021, theorem {2 if plus else 1}; no interval from 3 points"
         assert fit.points == 3
+        assert np.isnan(fit.low)
     by_K = [fit for fit in found if fit.of == "rounds until the target, in K"]
     assert len(by_K) == 6
-    assert all(abs(fit.exponent) < 1e-12 and fit.theory is None for fit in by_K)
+    assert all(abs(fit.exponent) < 1e-12 and fit.theory is None and fit.low <= fit.high for fit in by_K)
 
 
 def test_an_interval_holds_the_exponent_as_often_as_it_says(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_settings_where_not_all_runs_reached_it_are_not_fitted_and_said_to_be_le
     (fit,) = fits.fitted(Runs.read(folders), 0.9)
     assert fit.exponent == pytest.approx(-1)
     assert fit.points == 3
-    assert fit.source.endswith("without 1 of 4 settings where not all reached it")
+    assert "without 1 of 4 settings where not all reached it" in fit.source
     (none,) = fits.fitted(Runs.read(folders[:4]), 0.9)
     assert none.points == 0
     assert tables.exponents([none])[0]["fitted"] is None
