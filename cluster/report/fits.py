@@ -80,7 +80,8 @@ def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float,
         x, y: (n,) positive, n > 2.
     """
     line = stats.linregress(np.log(x), np.log(y))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2) * line.stderr)
+    error = 0.0 if np.ptp(y) == 0 else float(line.stderr)  # which SciPy does not say of a flat line
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2)) * error
     return float(line.slope), float(line.slope) - half, float(line.slope) + half
 
 
