@@ -1,7 +1,8 @@
 """What a study's trials cost beside their own running times: python -m tests.benchmarks.bench_study
 
-Twenty small trials are played as plain runs by as many processes as there are workers, side by side, each of which times
-its runs and not what it takes to begin; and as a study, whose time includes that of Ray's start. Data are built before.
+Twenty small trials are played as plain runs by as many processes as there are workers, side by side, each of which
+times its runs and not what it takes to begin; and as a study, whose time includes that of Ray's start. Data are built
+before.
 """
 
 import argparse
