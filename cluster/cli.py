@@ -281,7 +281,10 @@ def report(
     metric: Annotated[str | None, typer.Option(help="A metric of the runs; the headline metric, if none.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test; the last that was evaluated, if none.")] = None,
     higher_is_better: Annotated[
-        bool | None, typer.Option(help="Of --metric, if it is another than the headline metric.")
+        bool | None,
+        typer.Option(
+            "--higher-is-better/--lower-is-better", help="Of --metric, if it is another than the headline metric."
+        ),
     ] = None,
 ) -> None:
     """Write a report on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""

@@ -73,7 +73,8 @@ class Run:
         metric, split = metric or headline, split or last
         curve = Curve.read(folder, metric, split)
         if metric != headline and higher is None:
-            raise ConfigError("--metric", f"say of {metric!r} whether more of it is better, or less")
+            options = "--higher-is-better or --lower-is-better (in a study, select.higher_is_better)"
+            raise ConfigError("--metric", f"{metric!r} needs {options}")
         own = (metric, split) == (headline, last)
         target = keys.get("evaluate.target") if own else None
         return cls(curve, metric, split, more if higher is None else higher, keys, target, summary)

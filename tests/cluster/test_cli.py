@@ -472,7 +472,7 @@ def test_a_study_is_played_and_reported_on(raysim: Raysim, ray_cluster: None, ru
         (["study", QUICKSTART], f"{QUICKSTART}: is no study: it has no base, grid or parts; see `raysim run`"),
         (["study", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["study", "--resume", "nowhere"], "--resume: "),
-        (["report", "nowhere"], "nowhere is no folder of a finished run, nor of a study"),
+        (["report", "nowhere"], f"{Path('nowhere').resolve()} is no folder of a finished run, nor of a study"),
     ],
 )
 def test_no_study_and_no_run_to_report_on(words: list[str], error: str, raysim: Raysim) -> None:

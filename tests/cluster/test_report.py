@@ -255,7 +255,7 @@ def test_another_metric_has_its_own_direction_and_no_target(tmp_path: Path) -> N
     table = pq.read_table(folder / "metrics.parquet").to_pylist()
     table += [row | {"metric": "loss", "value": 1 - row["value"]} for row in table]
     pq.write_table(pa.Table.from_pylist(table, schema=METRICS), folder / "metrics.parquet")
-    with pytest.raises(ConfigError, match=r"--metric: say of 'loss' whether more of it is better"):
+    with pytest.raises(ConfigError, match=r"--metric: 'loss' needs --higher-is-better or --lower-is-better"):
         Runs.read([folder], "loss")
     runs = Runs.read([folder], "loss", higher=False)
     assert runs.target is None

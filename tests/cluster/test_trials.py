@@ -162,10 +162,9 @@ def test_hopeless_steps_are_ended_early_among_their_own_kind(ray_cluster: None, 
     *_, last = log(where / TRIALS / "test_K1_eta1e-05")
     assert (last["event"], last["outcome"]) == ("end", "stopped")
     assert go_on(where) == [], "they stay ended"
-    told = go_on(where, "grid.algorithm.eta=[0.1, 1.0e-5, 1.0e-6, 1.0e-7, 1.0e-8, 0.2]")
-    assert sorted(line.split()[1] for line in told) == [f"test_K{K}_eta{eta}" for K in (1, 4) for eta in (0.2, 1e-08)]
+    told = go_on(where, "grid.algorithm.eta=[0.1, 1.0e-5, 1.0e-6, 1.0e-7, 1.0e-8]")
+    assert sorted(line.split()[1] for line in told) == ["test_K1_eta1e-08", "test_K4_eta1e-08"]
     assert status(where)["test_K1_eta1e-08"] == "ended early", "those of before are not forgotten"
-    assert status(where)["test_K1_eta0.2"] == "finished"
 
 
 def test_a_trial_larger_than_what_there_is_is_refused(
