@@ -89,7 +89,7 @@ def exponents(fits: Sequence[Fit]) -> Table:
             "fitted": _plain(fit.exponent),
             f"{CONFIDENCE:.0%} interval": f"{fit.low:.2f} to {fit.high:.2f}" if np.isfinite(fit.low) else "",
             "theory": "" if fit.theory is None else str(fit.theory),
-            "runs": fit.points,
+            "points": fit.points,
             "source": fit.source,
         }
         for fit in fits
