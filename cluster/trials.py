@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow.parquet as pq
 import ray
 from ray import cloudpickle, tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
@@ -31,10 +30,11 @@ from clients.placement import Node, Placement, place
 from clients.ray_fleet import own_namespace
 from cluster import connect, folder, yaml12
 from cluster.experiment import Experiment
+from cluster.plots import Curve
 from cluster.progress import number
 from cluster.run import Result, heard, played, standing
 from cluster.study import STUDY, TABLE, TRIALS, Early, Row, Status, Study, Trial, rows
-from raysim.errors import ConfigError, PlacementError, RaysimError, Stopped
+from raysim.errors import ConfigError, DataError, PlacementError, RaysimError, Stopped
 from raysim.output import write_whole
 from server.rounds import Progress
 
@@ -461,7 +461,8 @@ class _Apart(FIFOScheduler):
 
     def __init__(self, early: Early, study: Study, where: Path, made: Sequence[_Made]) -> None:
         super().__init__()
-        self._early, self._where, self._names = early, where, [one.trial.name for one in made]
+        self._where, self._names = where, [one.trial.name for one in made]
+        self._splits = {trial.name: trial.config.evaluate.splits[-1] for trial in study.trials}
         self._groups = {trial.name: trial.without(early.over) for trial in study.trials}
         self._judged = {one.trial.without(early.over): (one.headline, one.higher_is_better) for one in made}
         rounds: dict[str, int] = {}
@@ -500,8 +501,14 @@ class _Apart(FIFOScheduler):
         """Of a trial, and what it has come to in the study's folder."""
         asha = self._asha[self._groups[name]]
         asha.on_trial_add(tune_controller, trial)
-        for rounds, value in _history(self._where / TRIALS / name, *self._judged[self._groups[name]]):
-            asha.on_trial_result(tune_controller, trial, {"rounds": rounds, "value": value})
+        metric, higher = self._judged[self._groups[name]]
+        try:
+            curve = Curve.read(self._where / TRIALS / name, metric, self._splits[name])
+        except DataError:  # it has not come to an evaluation
+            return
+        for rounds, value in zip(curve.axes["round"].tolist(), curve.value.tolist(), strict=True):
+            if rounds:
+                asha.on_trial_result(tune_controller, trial, {"rounds": rounds, "value": _defined(value, higher)})
 
 
 @dataclass(frozen=True)
@@ -509,15 +516,3 @@ class _Over:
     """A trial of which Tune knows nothing, as far as its scheduler asks."""
 
     trial_id: str
-
-
-def _history(run: Path, metric: str, higher_is_better: bool) -> list[tuple[int, float]]:
-    """Rounds and metric of a run's evaluations, on the last split; none where there is nothing of it."""
-    try:
-        table = pq.read_table(run / "metrics.parquet").to_pylist()
-        config = yaml12.parse((run / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    split = config["evaluate"]["splits"][-1]
-    found = [row for row in table if row["split"] == split and row["metric"] == metric and row["round"]]
-    return [(row["round"], _defined(row["value"], higher_is_better)) for row in found]

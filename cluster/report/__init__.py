@@ -1,7 +1,7 @@
 """Reports on finished runs: figures and tables in one HTML file, and beside it as PNG, CSV and Parquet."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,12 @@ def make(
         f"raysim {origin()['raysim']}, commit {origin()['commit'] or 'unknown'}",
     ]
     parts = []
-    studies = [Study.load(folder / STUDY) for folder in given if (folder / STUDY).exists()]
-    for part in (*_parts(runs, goal, given), *_selected(studies, given)):
+    studies = {folder: Study.load(folder / STUDY) for folder in given if (folder / STUDY).exists()}
+    for part in (*_parts(runs, goal, given), *_selected(studies)):
         parts.append(part)
         _write(out, part)
     html = out / "report.html"
-    titles = ", ".join(study.config.name for study in studies)
+    titles = ", ".join(study.config.name for study in studies.values())
     write_whole(html, page(titles or "Report", about, command, parts).encode())
     return html
 
@@ -78,9 +78,8 @@ def best(folder: Path) -> tuple[Table, str]:
     return selection.ranked(runs, select), selection.rule(runs, select)
 
 
-def _selected(studies: Sequence[Study], given: Sequence[Path]) -> Iterator[Part]:
-    folders = [folder for folder in given if (folder / STUDY).exists()]
-    for study, folder in zip(studies, folders, strict=True):
+def _selected(studies: Mapping[Path, Study]) -> Iterator[Part]:
+    for folder, study in studies.items():
         if study.config.select is not None:
             table, rule = best(folder)
             yield Part(f"best_of_{folder.resolve().name}", f"Best values of {study.config.name}", rule, table=table)

@@ -93,8 +93,7 @@ def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str,
     """A panel for each setting but for its value of `colour_of`."""
     panels: dict[str, list[Setting]] = {}
     for setting in runs.settings:
-        words = [word(key, value) for key, value in setting.values.items() if key not in (colour_of, "name")]
-        panels.setdefault(" ".join(words), []).append(setting)
+        panels.setdefault(setting.without(colour_of), []).append(setting)
     values = _values(runs, colour_of) if colour_of else [None]
     colours = dict(zip(map(repr, values), colormaps["viridis"](np.linspace(0, 0.9, len(values))), strict=True))
     columns = min(COLUMNS, len(panels))
@@ -155,8 +154,7 @@ def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> Drawn:
     """What the target cost by S and K: rows of panels for what else differs, columns for rounds, upload and time."""
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
-        rest = " ".join(word(k, v) for k, v in setting.values.items() if k not in (S, K, "name"))
-        groups.setdefault(rest, []).append(setting)
+        groups.setdefault(setting.without(S, K), []).append(setting)
     few, many = runs.levels(S), runs.levels(K)
     figure = Figure(figsize=(4.4 * len(runs.axes), 0.5 + (0.9 + 0.42 * len(few)) * len(groups)), layout="constrained")
     axes = _panels(figure, len(groups), len(runs.axes))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from cluster.report.runs import Runs, Setting, word
+from cluster.report.runs import Runs, Setting
 from raysim.algorithms import ALGORITHMS
 from raysim.phase import Rate
 
@@ -67,8 +67,7 @@ def families(runs: Runs, key: str) -> list[tuple[str, list[Setting]]]:
     groups: dict[str, list[Setting]] = {}
     for setting in runs.settings:
         if setting.number(key) is not None:
-            rest = " ".join(word(k, v) for k, v in setting.values.items() if k not in (key, "name"))
-            groups.setdefault(rest, []).append(setting)
+            groups.setdefault(setting.without(key), []).append(setting)
     ordered = {label: sorted(group, key=lambda s: s.number(key) or 0.0) for label, group in groups.items()}
     return [(label, group) for label, group in ordered.items() if len({s.number(key) for s in group}) > 1]
 

@@ -21,8 +21,6 @@ from raysim.problems import PROBLEMS
 
 # Keys whose values name a line, if they tell all lines apart; others are taken where they do not.
 FIRST = ("algorithm.name", "algorithm.S", "algorithm.K")
-# Of a value that is not there.
-MISSING = "-"
 
 
 @dataclass(frozen=True)
@@ -186,6 +184,10 @@ class Setting:
     @property
     def algorithm(self) -> str:
         return self.runs[0].algorithm
+
+    def without(self, *keys: str | None) -> str:
+        """Its label but for what these keys say, and its configuration's name."""
+        return " ".join(word(key, value) for key, value in self.values.items() if key not in (*keys, "name"))
 
     def number(self, key: str) -> float | None:
         """A value that is a number; None if it is none, or not there."""
