@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from clients.screen import Screen, norm
 from raysim import draws, wire
-from raysim.data import Shards, Split
+from raysim.data import Sample, Shards, Split
 from raysim.errors import ClientError
 from raysim.phase import Batch, Block, Order, Partial, Reply, WholeShard, Work, pairwise_sum
 from raysim.point import Point
@@ -70,18 +70,18 @@ class Engine(ABC):
 
         return pairwise_sum(partials()), kept
 
-    def each(self, f: Function, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        """f's results (B, ...) on batches of the rows start..stop-1 of a split, one after another."""
-        return torch.cat(list(self._results(f, z, split, start, stop))).numpy()
+    def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
+        """f's results (B, ...) on batches of the rows start..stop-1 of a sample, one after another."""
+        return torch.cat(list(self._results(f, z, part, start, stop))).numpy()
 
-    def total(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Tensor:
-        """f's results on batches of the rows start..stop-1 of a split, added up."""
-        return functools.reduce(operator.add, self._results(f, z, split, start, stop))
+    def total(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Tensor:
+        """f's results on batches of the rows start..stop-1 of a sample, added up."""
+        return functools.reduce(operator.add, self._results(f, z, part, start, stop))
 
-    def _results(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Iterator[Tensor]:
-        z, share = self._private(z), 1 / len(getattr(self.shards, split).labels)
+    def _results(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Iterator[Tensor]:
+        z, share, split = self._private(z), 1 / len(part.labels(self.shards)), part.split
         for i in range(start, stop, CHUNK_ROWS):
-            rows = np.arange(i, min(i + CHUNK_ROWS, stop))
+            rows = part.every * np.arange(i, min(i + CHUNK_ROWS, stop))
             with torch.no_grad():
                 batch = self._rows(rows, np.full(len(rows), share), split, self._noise(0, rows))
                 yield f(self.problem, z, batch).double().cpu()

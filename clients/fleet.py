@@ -4,7 +4,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.engine import Engine, Function
-from raysim.data import Split
+from raysim.data import Sample, Split
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
 from raysim.point import Point
@@ -48,22 +48,24 @@ def torch_threads(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class InProcessPool:
-    """A split's rows in this process."""
+    """Rows of a split in this process."""
 
     engine: Engine
-    split: Split
+    part: Sample
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        labels: NDArray[np.int64] = getattr(self.engine.shards, self.split).labels
-        return labels
+        return self.part.labels(self.engine.shards)
+
+    def spread(self, rows: int) -> "InProcessPool":
+        return replace(self, part=self.part.spread(rows, len(self.labels)))
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
-        return np.concatenate([self.engine.each(f, z, self.split, *span) for span in spans(len(self.labels))])
+        return np.concatenate([self.engine.each(f, z, self.part, *span) for span in spans(len(self.labels))])
 
     def total(self, f: Function, z: Point) -> Tensor:
         return functools.reduce(
-            operator.add, (self.engine.total(f, z, self.split, *span) for span in spans(len(self.labels)))
+            operator.add, (self.engine.total(f, z, self.part, *span) for span in spans(len(self.labels)))
         )
 
 
@@ -86,7 +88,7 @@ class InProcessFleet:
         return memories
 
     def pool(self, split: Split) -> InProcessPool:
-        return InProcessPool(self.engine, split)
+        return InProcessPool(self.engine, Sample(split))
 
     def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
         with torch_threads(self.threads):

@@ -39,7 +39,7 @@ from clients.delivery import Delivery
 from clients.engine import Engine, Function
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
-from raysim.data import Shards, Split
+from raysim.data import Sample, Shards, Split
 from raysim.errors import RaysimError, ResultLost, Stopped, StoreFull, WorkerLost
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
@@ -123,13 +123,13 @@ class ClientActor:
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
     @ray.method(concurrency_group="evaluation")
-    def each(self, f: Function, z: Point, split: Split, start: int, stop: int) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), split, start, stop)
+    def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), part, start, stop)
         return values
 
     @ray.method(concurrency_group="evaluation")
-    def total(self, f: Function, z: Point, split: Split, start: int, stop: int) -> Packed:
-        summed: Packed = packed(self._evaluating.total(f, unpacked(z), split, start, stop))
+    def total(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Packed:
+        summed: Packed = packed(self._evaluating.total(f, unpacked(z), part, start, stop))
         return summed
 
 
@@ -168,11 +168,15 @@ class Task:
 
 @dataclass(frozen=True)
 class RayPool:
-    """A split's rows, in tasks that the actors take turns in."""
+    """Rows of a split, in tasks that the actors take turns in."""
 
     fleet: "RayFleet"
-    split: Split
+    part: Sample
     labels: NDArray[np.int64]
+
+    def spread(self, rows: int) -> "RayPool":
+        part = self.part.spread(rows, len(self.labels))
+        return RayPool(self.fleet, part, self.labels[:: part.every // self.part.every])
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
         return np.concatenate(self._results("each", f, z))
@@ -185,7 +189,7 @@ class RayPool:
         shared, actors = ray.put(packed(z)), itertools.cycle(self.fleet.actors)
 
         def give(span: tuple[int, int], actor: Any) -> list[Any]:
-            return [getattr(actor, method).remote(f, shared, self.split, *span)]
+            return [getattr(actor, method).remote(f, shared, self.part, *span)]
 
         tasks = [Task(functools.partial(give, span), next(actors)) for span in spans(len(self.labels))]
         return [self.fleet.result(task) for task in tasks]
@@ -307,7 +311,8 @@ class RayFleet:
         return {client: ray.put(packed(memory)) for client, memory in memories.items()}
 
     def pool(self, split: Split) -> RayPool:
-        return RayPool(self, split, getattr(self.shards, split).labels)
+        part = Sample(split)
+        return RayPool(self, part, part.labels(self.shards))
 
     def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
         executor = ThreadPoolExecutor(max_workers=1)

@@ -9,7 +9,7 @@ another or many at a time under torch.func.vmap.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -209,6 +209,10 @@ class Algorithm(ABC, Generic[State]):
     @abstractmethod
     def point(self, state: State) -> "Point":
         """The point that is evaluated and saved."""
+
+    def beside(self, state: State) -> Mapping[str, "Point"]:
+        """Further points that are evaluated beside it; the names of their metrics begin with theirs and `_`."""
+        return {}
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,23 @@ class Target:
         return self.reached(metrics.get(self.split, {}).get(self.metric))
 
 
-def evaluate(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Callable[[], Metrics]:
+def evaluate(
+    problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point, beside: Mapping[str, Point]
+) -> Callable[[], Metrics]:
     """Starts to evaluate z; what it returns waits for the metrics by split and name, on all rows of each split.
+
+    Those of the points `beside` are among them, under their points' names.
 
     It raises ConfigError where the problem's headline is none of its metrics.
     """
 
     def metrics() -> Metrics:
-        found = {split: problem.evaluate(z, fleet.pool(split)) for split in splits}
+        found: dict[Split, dict[str, float | None]] = {split: {} for split in splits}
+        for prefix, point in {"": z, **{f"{name}_": point for name, point in beside.items()}}.items():
+            seen = problem.settled(point, fleet.pool("train"))
+            for split, values in found.items():
+                measured = problem.evaluate(point, seen(fleet.pool(split)))
+                values |= {f"{prefix}{name}": value for name, value in measured.items()}
         for values in found.values():
             if problem.headline not in values:
                 headline = f"{problem.headline!r}{nearest(problem.headline, values)}"
@@ -56,4 +65,9 @@ def evaluate(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) 
 
 def curves_of(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Curves:
     """What is drawn of z, by split and name."""
-    return fleet.beside(lambda: {split: problem.curves(z, fleet.pool(split)) for split in splits})()
+
+    def curves() -> Curves:
+        seen = problem.settled(z, fleet.pool("train"))
+        return {split: problem.curves(z, seen(fleet.pool(split))) for split in splits}
+
+    return fleet.beside(curves)()

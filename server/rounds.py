@@ -309,7 +309,8 @@ class Server:
         if rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
             save_pictures(self.job.folder, rounds, self.job.problem.pictures(self.point))
         with noted(f"in the evaluation after {rounds} rounds"):
-            metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point)
+            beside = self.job.algorithm.beside(self.state)
+            metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point, beside)
         progress = self._progress(rounds, {}, evaluated=True)
         return _Evaluation(metrics, progress, self.ledger.so_far(progress.sim_s))
 

@@ -112,6 +112,23 @@ class Faulty(Quadratic):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InnerStep(Quadratic):
+    """f(g(x), y) of the quadratic f, with g(x) = x - rho (A x + a): a step on what of f is in x alone."""
+
+    rho: float = 0.3
+
+    def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
+        def inner(x: Tensor) -> Tensor:
+            return x - shrink * self.rho * self.gradient(Point(x, torch.zeros_like(z.y)), batch).x
+
+        g, back = torch.func.vjp(inner, z.x)
+        h = (1 - alpha) * h + alpha * g.detach()
+        q = self.gradient(Point(h, z.y), batch)
+        (g_x,) = back(q.x)
+        return h, Point(g_x.detach(), q.y)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measured(Quadratic):
     """A problem with a metric of NumPy's own type."""
 

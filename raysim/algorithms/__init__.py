@@ -3,15 +3,19 @@
 from raysim.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from raysim.algorithms.cd_ma import CDMA
 from raysim.algorithms.cd_mage import CDMage, CDMagePlus
-from raysim.algorithms.coda import CODASCA, CODAPlus
+from raysim.algorithms.coda import CODA, CODASCA, CODAPlus
 from raysim.algorithms.extra_step import ExtraStepLocalSGD
 from raysim.algorithms.fedgda_gt import FedGDAGT
 from raysim.algorithms.fednest import FedNest
+from raysim.algorithms.fedprox import FedProx
 from raysim.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
+from raysim.algorithms.local_scgdam import LocalSCGDAM
 from raysim.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
+from raysim.algorithms.local_sgdm import LocalSGDM
 from raysim.algorithms.momentum_local_sgda import MomentumLocalSGDA
 from raysim.algorithms.parallel_sgda import ParallelSGDA
 from raysim.algorithms.sagda import SAGDA
+from raysim.algorithms.scaffold import SCAFFOLD
 from raysim.phase import Algorithm
 from raysim.registry import Registry
 
@@ -26,6 +30,7 @@ ALGORITHMS = Registry(
         "local_sgda": LocalSGDA,
         "local_sgda_plus": LocalSGDAPlus,
         "catalyst_scaffold_s": CatalystScaffoldS,
+        "coda": CODA,
         "coda_plus": CODAPlus,
         "codasca": CODASCA,
         "fedsgda_plus": FedSGDAPlus,
@@ -34,6 +39,10 @@ ALGORITHMS = Registry(
         "sagda": SAGDA,
         "fednest": FedNest,
         "fedgda_gt": FedGDAGT,
+        "local_scgdam": LocalSCGDAM,
+        "local_sgdm": LocalSGDM,
+        "scaffold": SCAFFOLD,
+        "fedprox": FedProx,
     },
     injected=("clients", "seed"),
     base=Algorithm,
@@ -42,8 +51,10 @@ ALGORITHMS = Registry(
 __all__ = [
     "ALGORITHMS",
     "CDMA",
+    "CODA",
     "CODASCA",
     "SAGDA",
+    "SCAFFOLD",
     "CDMage",
     "CDMagePlus",
     "CODAPlus",
@@ -51,10 +62,13 @@ __all__ = [
     "ExtraStepLocalSGD",
     "FedGDAGT",
     "FedNest",
+    "FedProx",
     "FedSGDAM",
     "FedSGDAPlus",
+    "LocalSCGDAM",
     "LocalSGDA",
     "LocalSGDAPlus",
+    "LocalSGDM",
     "MomentumLocalSGDA",
     "ParallelSGDA",
 ]

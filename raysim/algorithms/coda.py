@@ -1,5 +1,8 @@
-"""CODA+ and CODASCA: stages of proximal local descent-ascent, the latter with control variates on both blocks.
+"""CODA, CODA+ and CODASCA: stages of proximal local descent-ascent, the last with control variates on both blocks.
 
+Z. Guo, M. Liu, Z. Yuan, L. Shen, W. Liu, T. Yang, "Communication-efficient distributed stochastic AUC maximization with
+deep neural networks", ICML 2020, https://arxiv.org/abs/2005.02426, Algorithms 1 and 2 (CODA, CoDA in X. Zhang et al.,
+"Federated compositional deep AUC maximization", NeurIPS 2023, https://arxiv.org/abs/2304.10101);
 Z. Yuan, Z. Guo, Y. Xu, Y. Ying, T. Yang, "Federated deep AUC maximization for heterogeneous data with a constant
 communication complexity", ICML 2021, https://arxiv.org/abs/2102.04635, Algorithms 1 and 2 (CODA+) and 3 and 4
 (CODASCA), for S of N clients as in J. Xie et al., "Efficient cross-device federated learning algorithms for minimax
@@ -11,7 +14,8 @@ problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5 and appendix B.1.
 | K, B | K, batch | local steps, rows of a minibatch | Xie et al., section 5.1 |
 | eta_l | eta | step size of both blocks in the first stage | tuned per task, Xie et al., tables 1-3 |
 | theta | theta | weight of the proximal term in x | tuned: 0, 0.1, 10; 0.002 in the authors' code |
-| K_0 | stage_steps | local steps of a stage | 2000 or 4000, Xie et al., B.1 |
+| K_0 | stage_steps | local steps of a stage | 2000 or 4000, Xie et al., B.1; 50 %, 25 % of all, Zhang et al., B |
+| m_s | dual_batch | rows of a client from which CODA takes the new y (Guo et al.) | |
 | | decay | what the step size is divided by after a stage | 3: the papers' code |
 | eta_g | eta_g | the server's step (CODASCA) | 0.99, 1, 1.1, Xie et al., B.1 |
 | c_i, c | | control variates of a client and of the server | 0 at first, kept from stage to stage |
@@ -19,23 +23,22 @@ problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5 and appendix B.1.
 The centre of a stage is the last average of the stage before, as Xie et al. have it, not the average over its iterates.
 Xie et al. do not mention the division by 3, and their code leaves the control variate out of the dual steps
 (dual_control). c_i is the mean of the K stochastic gradients. A round of CODA+ uploads S|z| and downloads S|z| floats,
-one of CODASCA 2S|z| each; where theta > 0, S|x| more are downloaded.
+one of CODASCA 2S|z| each; where theta > 0, S|x| more are downloaded. CODA begins a stage, but for the first, with the y
+that is best where the one before has come, in closed form and averaged over clients: S|y| floats up, S|z| down.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.algorithms.stages import StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
+from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Phase, Reply, Uniform
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
-
-Decay = Annotated[float, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,76 @@ class CODAPlus(Algorithm[State]):
         stage = stage_of(t, self.stage_steps, self.K)
         eta = self.eta / self.decay**stage
         return (Update(self.S or self.clients, self.K, self.batch, eta, self.theta, stage),)
+
+    def point(self, state: State) -> Point:
+        return state.z
+
+
+@dataclass(frozen=True)
+class BestDual(Phase[State, Point, Tensor, Tensor]):
+    """CODA: the mean of the y that maximise f on a minibatch of each client, where there is a closed form."""
+
+    S: int
+    batch: int
+
+    name = "dual"
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(1, self.batch)
+
+    def sends(self, state: State) -> Point:
+        return state.z
+
+    def start(self, sent: Point, memory: None) -> Tensor:
+        return sent.y
+
+    def step(self, problem: Problem, sent: Point, y: Tensor, batch: Batch) -> Tensor:
+        return problem.best_dual(sent, batch)
+
+    def finish(self, sent: Point, y: Tensor) -> Reply[Tensor]:
+        return Reply(y)
+
+    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
+        return replace(state, z=replace(state.z, y=mean))
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CODA(Algorithm[State]):
+    """CODA: CODA+ whose stages begin with the best y in closed form, where the problem has one (Guo et al. 2020).
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
+        dual_batch: rows of each client from which the best y is taken.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    theta: NonNegativeFloat = 0.0
+    stage_steps: StageSteps = 2000
+    decay: Decay = 3.0
+    dual_batch: PositiveInt = 1000
+
+    def __post_init__(self) -> None:
+        check_stages(self.stage_steps, self.K)
+
+    def init(self, z: Point) -> State:
+        return State(z, z.x)
+
+    def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
+        stage = stage_of(t, self.stage_steps, self.K)
+        S, eta = self.S or self.clients, self.eta / self.decay**stage
+        update = Update(S, self.K, self.batch, eta, self.theta, stage)
+        begins = t > 0 and stage > stage_of(t - 1, self.stage_steps, self.K)
+        return (BestDual(S, self.dual_batch), update) if begins else (update,)
 
     def point(self, state: State) -> Point:
         return state.z

@@ -1,7 +1,8 @@
 """Momentum Local SGDA: local descent-ascent along averages of past gradients, which are averaged over clients too.
 
 P. Sharma, R. Panda, G. Joshi, P. K. Varshney, "Federated minimax optimization: improved convergence analyses and
-algorithms", ICML 2022, https://arxiv.org/abs/2203.04850, Algorithm 2; a baseline of Wu et al. 2023 (FedSGDA-M).
+algorithms", ICML 2022, https://arxiv.org/abs/2203.04850, Algorithm 2; a baseline of Wu et al. 2023 (FedSGDA-M) and, as
+LocalSGDAM, of Zhang et al. 2023 (LocalSCGDAM).
 
 | symbol | name | meaning | default's source |
 |---|---|---|---|
@@ -9,6 +10,7 @@ algorithms", ICML 2022, https://arxiv.org/abs/2203.04850, Algorithm 2; a baselin
 | tau, b | K, batch | local steps, rows of a minibatch | |
 | gamma_x eta, gamma_y eta | eta, gamma | primal and dual step size | |
 | beta_x eta, beta_y eta | beta_x, beta_y | weight of the new gradient | grid 0.1, 0.5, 0.9 in Wu et al., section 4 |
+| | stage_steps, decay | when and by what gamma_x and gamma_y are divided | half and a quarter, 10: Zhang et al., B |
 
 d_0 is a client's gradient at z_0, on a minibatch of its own. Averaging comes after the last gradient of a round, which
 is taken at the clients' own points: the first step of the next round is common to all. A round uploads and downloads
@@ -22,6 +24,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms.fedsgda import Averaged, Share
+from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
 from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
@@ -72,7 +75,7 @@ class Update(LocalUpdate[State, State, State, Averaged]):
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class MomentumLocalSGDA(Algorithm[State]):
-    """Momentum Local SGDA: local steps along averaged gradients (Sharma et al. 2022, Alg. 2).
+    """Momentum Local SGDA (LocalSGDAM): local steps along averaged gradients (Sharma et al. 2022, Alg. 2).
 
     Attributes:
         clients: how many there are, supplied by the simulator.
@@ -81,6 +84,8 @@ class MomentumLocalSGDA(Algorithm[State]):
         batch: rows of a minibatch.
         eta, gamma: primal and dual step size.
         beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
+        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
+        decay: what the step sizes are divided by after a stage.
     """
 
     clients: PositiveInt
@@ -91,12 +96,18 @@ class MomentumLocalSGDA(Algorithm[State]):
     gamma: PositiveFloat
     beta_x: Share
     beta_y: Share
+    stage_steps: StageSteps = ()
+    decay: Decay = 10.0
+
+    def __post_init__(self) -> None:
+        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z)
 
     def phases(self, t: int) -> tuple[Update]:
-        steps = (self.eta, self.gamma, self.beta_x, self.beta_y)
+        shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
+        steps = (shrink * self.eta, shrink * self.gamma, self.beta_x, self.beta_y)
         return (Update(self.S or self.clients, self.K, self.batch, *steps, first=t == 0),)
 
     def point(self, state: State) -> Point:

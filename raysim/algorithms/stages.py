@@ -4,11 +4,14 @@ J. Xie et al., "Efficient cross-device federated learning algorithms for minimax
 https://arxiv.org/abs/2105.14216v2, appendix B.1, where a stage is K_0 local updates: as many rounds as fit into it.
 """
 
-from pydantic import PositiveInt
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 
 from raysim.errors import ConfigError
 
 StageSteps = PositiveInt | tuple[PositiveInt, ...]
+Decay = Annotated[float, Field(ge=1)]
 
 
 def check_stages(stage_steps: StageSteps, K: int) -> None:

@@ -3,7 +3,7 @@
 from raysim.data.files import LibSVM, Parquet
 from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew, Stride
 from raysim.data.quadratic import Quadratic, unpack_quadratic
-from raysim.data.shards import Part, Shards, Split, build
+from raysim.data.shards import Part, Sample, Shards, Split, build
 from raysim.data.standard import CIFAR10, MNIST, Digits, FashionMNIST
 from raysim.data.table import Source, Splits, Table
 from raysim.registry import Registry
@@ -54,6 +54,7 @@ __all__ = [
     "Partitioner",
     "Quadratic",
     "QuantitySkew",
+    "Sample",
     "Shards",
     "Source",
     "Split",

@@ -44,7 +44,7 @@ class Parquet(Thinned):
         image: the image column; None takes the only ``struct<bytes, path>`` column, where there is one.
         features: the feature columns; None takes every numeric column but the label and the client.
         client: the column that says whose each row is, for the partition ``natural``.
-        thin, thin_keep: classes that lose training rows, and the share that stays.
+        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
 
     Raises (by `load`):
         DataError: a file or column is missing or damaged, a value is missing or not finite, or images differ in size.
@@ -126,7 +126,7 @@ class LibSVM(Thinned):
         train: the file.
         test: the file of the test; None draws `test_fraction` of the train by the seed.
         n_features: the length of a row; None takes the largest feature number in the files.
-        thin, thin_keep: classes that lose training rows, and the share that stays.
+        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
 
     Raises (by `load`):
         DataError: a file is missing or damaged, or the test has a label that the train has not.

@@ -32,6 +32,23 @@ _META = b"raysim"
 Split = Literal["train", "test"]
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Every so manieth row of a split, from the first one on, in the file's order."""
+
+    split: Split
+    every: int = 1
+
+    def labels(self, shards: "Shards") -> NDArray[np.int64]:
+        """(N,), of its rows."""
+        found: NDArray[np.int64] = getattr(shards, self.split).labels[:: self.every]
+        return found
+
+    def spread(self, rows: int, of: int) -> "Sample":
+        """About so many of its own, evenly spread, which are `of`."""
+        return Sample(self.split, self.every * max(1, of // rows))
+
+
 def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> Path:
     """The folder of shards for these settings, made if the cache does not hold it yet.
 

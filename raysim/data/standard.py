@@ -27,7 +27,7 @@ class Digits(Thinned):
 
     Attributes:
         test_fraction: the share of rows drawn, by the seed, for the test.
-        thin, thin_keep: classes that lose training rows, and the share that stays.
+        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
     """
 
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -53,7 +53,7 @@ class Torchvision(Thinned):
     Attributes:
         root: the folder torchvision calls root; None stands for $RAYSIM_DATA_ROOT, or ``data`` where that is not set.
         download: whether torchvision may fetch what is missing.
-        thin, thin_keep: classes that lose training rows, and the share that stays.
+        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
     """
 
     root: str | None = None

@@ -72,6 +72,13 @@ class Table:
             stays[rows[dropped]] = False
         return self.take(np.flatnonzero(stays))
 
+    def thinned_to(self, classes: Iterable[int], rows: int, seed: int) -> "Table":
+        """With so many rows of these classes together, drawn by `seed`; rows keep their order."""
+        own = np.flatnonzero(np.isin(self.labels, list(classes)))
+        stays = np.ones(len(self), dtype=bool)
+        stays[own[draws.permutation(len(own), seed, "thin together")[rows:]]] = False
+        return self.take(np.flatnonzero(stays))
+
     def split(self, fraction: float, seed: int) -> tuple["Table", "Table"]:
         """(train, test): `fraction` of the rows, rounded, drawn by `seed` for the test; both keep the order of rows."""
         order = draws.permutation(len(self), seed, "split")

@@ -1,9 +1,12 @@
 """Imbalance made from a data set of classes, by leaving rows out."""
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -18,18 +21,33 @@ class Thinned(Source):
 
     Attributes:
         thin: classes that lose training rows.
-        thin_keep: the share of their rows that stays, drawn by the seed.
+        thin_keep: the share of each one's rows that stays, drawn by the seed.
+        thin_share: in its place, the share that the rows of all of them together are to have in what stays, drawn from
+            all of them alike; as many rows as do not exceed it.
     """
 
     thin: tuple[int, ...] = ()
     thin_keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+    thin_share: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def load(self, seed: int) -> Splits:
         splits = self.read(seed)
         for c in self.thin:
             if not 0 <= c < splits.classes:
                 raise ConfigError("data.thin", f"class {c} is not in the data, which has 0 to {splits.classes - 1}")
-        return replace(splits, train=splits.train.thinned(self.thin, self.thin_keep, seed)) if self.thin else splits
+        if not self.thin:
+            return splits
+        if self.thin_share is None:
+            return replace(splits, train=splits.train.thinned(self.thin, self.thin_keep, seed))
+        if self.thin_keep != 1:
+            raise ConfigError("data.thin_share", "cannot stand beside data.thin_keep; keep one of the two")
+        own = int(np.isin(splits.train.labels, self.thin).sum())
+        share = Fraction(str(self.thin_share))  # as it is written: 0.1 is a tenth
+        stay = math.floor((len(splits.train) - own) * share / (1 - share))
+        if not 0 < stay <= own:
+            cause = f"takes {stay:,} rows of the thinned classes for this share, and there are {own:,}"
+            raise ConfigError("data.thin_share", f"it {cause}; take another share, or other classes")
+        return replace(splits, train=splits.train.thinned_to(self.thin, stay, seed))
 
     @abstractmethod
     def read(self, seed: int) -> Splits:

@@ -2,11 +2,11 @@
 
 from torch import nn
 
-from raysim.models.cnn import LeNet5, ReLUCNN, TanhCNN, TutorialCNN
+from raysim.models.cnn import BatchNormCNN, LeNet5, ReLUCNN, TanhCNN, TutorialCNN
 from raysim.models.gan import DCGAN
 from raysim.models.mlp import MLP
 from raysim.models.network import Network, NetworkFactory
-from raysim.models.resnet import ResNet18
+from raysim.models.resnet import DenseNet121, ResNet18, ResNet20
 from raysim.registry import Registry
 
 MODELS = Registry(
@@ -17,7 +17,10 @@ MODELS = Registry(
         "tutorial_cnn": TutorialCNN,
         "tanh_cnn": TanhCNN,
         "relu_cnn": ReLUCNN,
+        "bn_cnn": BatchNormCNN,
         "resnet18": ResNet18,
+        "resnet20": ResNet20,
+        "densenet121": DenseNet121,
         "dcgan": DCGAN,
     },
     injected=("shape", "outputs"),
@@ -28,11 +31,14 @@ __all__ = [
     "DCGAN",
     "MLP",
     "MODELS",
+    "BatchNormCNN",
+    "DenseNet121",
     "LeNet5",
     "Network",
     "NetworkFactory",
     "ReLUCNN",
     "ResNet18",
+    "ResNet20",
     "TanhCNN",
     "TutorialCNN",
 ]

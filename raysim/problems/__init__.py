@@ -1,6 +1,9 @@
 """Saddle problems: one file each."""
 
 from raysim.problems.auc import AUC
+from raysim.problems.binary import Binary
+from raysim.problems.compositional_auc import CompositionalAUC
+from raysim.problems.cross_entropy import BinaryCrossEntropy, RatioLoss
 from raysim.problems.fair import Fair
 from raysim.problems.gan import GAN
 from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Pool, Problem
@@ -10,7 +13,16 @@ from raysim.registry import Registry
 
 PROBLEMS = Registry(
     "problem",
-    {"auc": AUC, "robust": Robust, "gan": GAN, "fair": Fair, "quadratic": Quadratic},
+    {
+        "auc": AUC,
+        "compositional_auc": CompositionalAUC,
+        "binary_cross_entropy": BinaryCrossEntropy,
+        "ratio_loss": RatioLoss,
+        "robust": Robust,
+        "gan": GAN,
+        "fair": Fair,
+        "quadratic": Quadratic,
+    },
     injected=("network", "data", "classifier"),
     base=Problem,
 )
@@ -19,6 +31,9 @@ __all__ = [
     "AUC",
     "GAN",
     "PROBLEMS",
+    "Binary",
+    "BinaryCrossEntropy",
+    "CompositionalAUC",
     "Curve",
     "DataSpec",
     "Fair",
@@ -26,5 +41,6 @@ __all__ = [
     "Pool",
     "Problem",
     "Quadratic",
+    "RatioLoss",
     "Robust",
 ]

@@ -10,13 +10,18 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysim.data import Shards
 from raysim.errors import ConfigError
 from raysim.models.network import Network
+from raysim.models.normalisation import layers, moments, normalised
 from raysim.phase import Batch
 from raysim.point import Point
+
+# Training rows from which an evaluation takes BatchNorm's statistics, about: running statistics, which are of the last
+# ten minibatches or so, see a tenth of them.
+POPULATION_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,49 @@ class Pool(Protocol):
     def labels(self) -> NDArray[np.int64]:
         """(N,), in the split's order."""
 
+    def spread(self, rows: int) -> "Pool":
+        """About so many of its rows, evenly spread; all of them where there are no more."""
+
     def each(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
         """f's results (B, ...) of all batches, one after another: (N, ...)."""
 
     def total(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> Tensor:
         """f's results of all batches, added up."""
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """A function of the problem, a point and a batch, with BatchNorm's statistics those of a population.
+
+    Attributes:
+        f: the function.
+        moments: as raysim.models.normalisation has them, of the problem's networks.
+    """
+
+    f: Callable[[Any, Point, Batch], Tensor]
+    moments: Tensor
+
+    def __call__(self, problem: "Problem", z: Point, batch: Batch) -> Tensor:
+        with normalised([net.module for net in problem.networks], self.moments):
+            return self.f(problem, z, batch)
+
+
+@dataclass(frozen=True)
+class NormalisedPool:
+    """A pool whose functions are run so."""
+
+    pool: Pool
+    moments: Tensor
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.pool.labels
+
+    def each(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
+        return self.pool.each(Normalised(f, self.moments), z)
+
+    def total(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> Tensor:
+        return self.pool.total(Normalised(f, self.moments), z)
 
 
 @dataclass(frozen=True)
@@ -99,6 +142,25 @@ class Problem(ABC):
 
         return Point(*torch.func.grad(value, argnums=(0, 1))(z.x, z.y))
 
+    def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
+        """An estimate of the inner function of f(g(x), y), and the gradient there: g is the identity unless overridden.
+
+        Args:
+            z: where to.
+            h: the estimate of g so far, of x's shape.
+            alpha: weight of g(x) on the batch in the new estimate h' = (1 - alpha) h + alpha g(x).
+            shrink: what the inner step is multiplied with, where g has one.
+
+        Returns:
+            h', and (transposed Jacobian of g at x times grad_x f(h', y), grad_y f(h', y)) on the batch.
+        """
+        h = (1 - alpha) * h + alpha * z.x
+        return h, self.gradient(Point(h, z.y), batch)
+
+    def best_dual(self, z: Point, batch: Batch) -> Tensor:
+        """The y that maximises F(x, y) on the batch, where there is a closed form; z.y otherwise. Shape (D_y,)."""
+        return z.y
+
     @abstractmethod
     def outputs(self, z: Point, batch: Batch) -> Tensor:
         """Evaluation, row by row: (B, ...), whatever `metrics` needs of a row."""
@@ -109,6 +171,10 @@ class Problem(ABC):
 
         Names that end in an underscore and a number, from 0 on, are drawn together as one family.
         """
+
+    def settled(self, z: Point, train: Pool) -> Callable[[Pool], Pool]:
+        """What is made of each split's pool before z is evaluated on it, given that of the training rows: nothing."""
+        return lambda pool: pool
 
     def evaluate(self, z: Point, pool: Pool) -> Mapping[str, float | None]:
         """Evaluation on a split: `metrics` of all rows' `outputs`, unless a problem has more to do."""
@@ -155,8 +221,7 @@ class Problem(ABC):
     @property
     def mixes_rows(self) -> bool:
         """Whether a row's part in F depends on the batch's other rows, as with BatchNorm. Then no batch is padded."""
-        layers = (layer for net in self.networks for layer in net.module.modules())
-        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
+        return any(layers(net.module) for net in self.networks)
 
     def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Labels (R,) as numbers in [0, 1] that devices' availability may depend on; None: no such meaning."""
@@ -190,6 +255,17 @@ class NetworkProblem(Problem):
     @property
     def networks(self) -> tuple[Network, ...]:
         return (self.net,)
+
+    def settled(self, z: Point, train: Pool) -> Callable[[Pool], Pool]:
+        """With BatchNorm the statistics of training rows at z, so that a row's outputs depend on no other row."""
+        if not self.mixes_rows:
+            return super().settled(z, train)
+        found = train.spread(POPULATION_ROWS).total(NetworkProblem.moments, z)
+        return lambda pool: NormalisedPool(pool, found)
+
+    def moments(self, z: Point, batch: Batch) -> Tensor:
+        """The batch's part in the mean and mean square of BatchNorm's inputs, (2, M)."""
+        return batch.weights.sum() * moments([net.module for net in self.networks], lambda: self.outputs(z, batch))
 
     def shift(self, y: Tensor) -> Tensor | None:
         """What is added to every row's inputs before the network sees them, of their shape; None: nothing is.

@@ -31,7 +31,7 @@ class Row:
         everyone: settings in which all 8 clients take part and the iteration contracts.
         drifts: whether, on heterogeneous clients, K > 1 local steps settle away from the saddle.
         up, down: floats per round and client.
-        down_in: the same in those of the first three rounds that differ.
+        up_in, down_in: the same in those of the first three rounds that differ.
         rounds: after which it has contracted to rounding.
     """
 
@@ -40,6 +40,7 @@ class Row:
     drifts: bool
     up: Floats
     down: Floats
+    up_in: Mapping[int, Floats] = field(default_factory=dict)
     down_in: Mapping[int, Floats] = field(default_factory=dict)
     rounds: int = 150
 
@@ -83,6 +84,15 @@ TABLE = {
         up=z(2),
         down=z(4),
     ),
+    "coda": Row(
+        SOME | LOCAL | STAGES | {"dual_batch": 3},
+        FULL | PROXIMAL | {"dual_batch": 6},
+        drifts=True,
+        up=z(1),
+        down=Floats(2, 1),
+        up_in={2: Floats(1, 2)},  # a stage begins
+        down_in={2: Floats(3, 2)},
+    ),
     "coda_plus": Row(SOME | LOCAL | STAGES, FULL | PROXIMAL, drifts=True, up=z(1), down=Floats(2, 1)),
     "codasca": Row(
         SOME | LOCAL | STAGES | {"eta_g": 1.1},
@@ -120,6 +130,36 @@ TABLE = {
         down=Floats(2, 5),
     ),
     "fedgda_gt": Row(SOME | {"K": 4, "eta": 0.05}, {"K": 4, "eta": 0.05}, drifts=False, up=z(2), down=z(2)),
+    "local_scgdam": Row(
+        SOME | LOCAL | STEPS | {"alpha": 0.8, "beta_x": 0.3, "beta_y": 0.4, "stage_steps": [8]},
+        FULL | STEPS | {"alpha": 0.8, "beta_x": 0.9, "beta_y": 0.8},
+        drifts=True,
+        up=Floats(3, 2),
+        down=Floats(3, 2),
+        down_in={0: z(1)},
+    ),
+    "local_sgdm": Row(
+        SOME | LOCAL | {"eta": 0.05, "beta": 0.4, "stage_steps": [8]},
+        FULL | {"eta": 0.05, "beta": 0.4},
+        drifts=True,
+        up=z(2),
+        down=z(2),
+        down_in={0: z(1)},
+    ),
+    "scaffold": Row(
+        SOME | LOCAL | {"eta": 0.05, "eta_g": 1.1, "stage_steps": [8]},
+        FULL | {"eta": 0.05, "eta_g": 1.1},
+        drifts=False,
+        up=z(2),
+        down=z(2),
+    ),
+    "fedprox": Row(
+        SOME | LOCAL | {"eta": 0.05, "mu": 0.1, "stage_steps": [8]},
+        FULL | {"eta": 0.05, "mu": 0.1},
+        drifts=True,
+        up=z(1),
+        down=z(1),
+    ),
 }
 
 assert TABLE.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"

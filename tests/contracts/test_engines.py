@@ -18,6 +18,8 @@ from tests.contracts.table import TABLE, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
 RAGGED = {"partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3}}
+CROSS_ENTROPY = {"problem": {"name": "ratio_loss"}}
+COMPOSITIONAL = {"problem": {"name": "compositional_auc", "rho": 0.5}}
 FAIR = {"problem": {"name": "fair"}, "partition": {"name": "stride", "clients": 20}}
 ROBUST = {"problem": {"name": "robust", "penalty": 0.1}}
 SHIFTED_IMAGES = ROBUST | {"model": {"name": "tests.toys:Convolutional"}}
@@ -32,12 +34,24 @@ BOTH = [{"engine": "loop"}, {"engine": "vectorized"}]
         (QUADRATIC, {}),
         (DIGITS, {}),
         (DIGITS, RAGGED),
+        (DIGITS, COMPOSITIONAL),
+        (DIGITS, CROSS_ENTROPY),
         (DIGITS, FAIR),
         (DIGITS, ROBUST),
         (dict(DIGITS) | SHIFTED_IMAGES, {}),
         (dict(DIGITS) | ADVERSARIES, {}),
     ],
-    ids=["quadratic", "auc", "auc on ragged shards", "fair", "robust", "robust images", "gan"],
+    ids=[
+        "quadratic",
+        "auc",
+        "auc on ragged shards",
+        "compositional auc",
+        "cross-entropy",
+        "fair",
+        "robust",
+        "robust images",
+        "gan",
+    ],
 )
 @pytest.mark.parametrize("block", ["auto", 3])
 def test_engines_agree(name: str, base: Any, sections: Any, block: Any, tmp_path: Path) -> None:

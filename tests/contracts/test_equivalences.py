@@ -151,6 +151,52 @@ def test_momentum_local_sgda_of_one_client_without_memory_is_local_sgda(base: di
 
 
 @BASES
+def test_local_scgdam_without_an_inner_step_and_its_memory_is_momentum_local_sgda(base: dict, tmp_path: Path) -> None:
+    stages = {"stage_steps": [8]}
+    scgdam = experiment(base, settings("local_scgdam", alpha=1, **stages))
+    plain = experiment(base, settings("momentum_local_sgda", **stages))
+    same(trajectory(scgdam, tmp_path, 4), trajectory(plain, tmp_path, 4))
+
+
+@pytest.mark.parametrize("base", AUCS, ids=ENGINES)
+def test_compositional_auc_with_an_inner_step_of_zero_is_the_auc_problem(base: dict, tmp_path: Path) -> None:
+    def of(problem: dict[str, object], algorithm: dict[str, object]) -> list[Point]:
+        return trajectory(experiment(base, algorithm, problem=problem), tmp_path, 4)
+
+    flat = of({"name": "compositional_auc", "rho": 0.0}, settings("local_scgdam", alpha=1, stage_steps=[]))
+    same(flat, of({"name": "auc", "score": "sigmoid"}, settings("momentum_local_sgda")), 1e-12)
+    stepping = of({"name": "compositional_auc", "rho": 0.5}, settings("local_scgdam", alpha=1, stage_steps=[]))
+    assert (stepping[-1] - flat[-1]).norm() > 1e-3
+
+
+@BASES
+def test_local_sgdm_without_momentum_is_cd_ma(base: dict, tmp_path: Path) -> None:
+    plain = experiment(base, settings("cd_ma", **ONE_STEP_SIZE))
+    heavy = experiment(base, settings("local_sgdm", beta=0, stage_steps=[]))
+    same(trajectory(heavy, tmp_path, 4), trajectory(plain, tmp_path, 4), 1e-12)
+
+
+@BASES
+def test_fedprox_that_holds_nothing_is_cd_ma(base: dict, tmp_path: Path) -> None:
+    plain = experiment(base, settings("cd_ma", **ONE_STEP_SIZE))
+    free = experiment(base, settings("fedprox", mu=0, stage_steps=[]))
+    same(trajectory(free, tmp_path, 4), trajectory(plain, tmp_path, 4), 1e-12)
+
+
+@BASES
+def test_scaffold_is_codasca_in_one_stage_without_proximal_term(base: dict, tmp_path: Path) -> None:
+    scaffold = experiment(base, settings("scaffold", stage_steps=[]))
+    codasca = experiment(base, settings("codasca", theta=0, decay=1))
+    same(trajectory(scaffold, tmp_path, 4), trajectory(codasca, tmp_path, 4), 0)
+
+
+@RULERS
+def test_coda_is_coda_plus_where_no_best_dual_is_known(base: dict, tmp_path: Path) -> None:
+    coda, plus = (experiment(base, settings(name)) for name in ("coda", "coda_plus"))
+    same(trajectory(coda, tmp_path, 5), trajectory(plus, tmp_path, 5), 0)
+
+
+@BASES
 def test_coda_plus_without_stages_is_cd_ma(base: dict, tmp_path: Path) -> None:
     plain = experiment(base, settings("cd_ma", **ONE_STEP_SIZE))
     for without in ({"theta": 0, "decay": 1}, {"theta": 0, "stage_steps": 400}):

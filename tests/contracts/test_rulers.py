@@ -141,15 +141,57 @@ def recursive(A: Operators, dim_x: int, state: Array) -> Array:
     return np.concatenate([np.mean(ends, axis=0), *kept])
 
 
+def compositional(A: Operators, dim_x: int, state: Array) -> Array:
+    """The inner function is the identity, so that its estimate lags behind x."""
+    start, direction, inner = np.split(state, 3)
+    new = weights("local_scgdam", "beta_x", "beta_y", dim_x, len(start) - dim_x)
+    alpha = TABLE["local_scgdam"].everyone["alpha"]
+    ends = []
+    for one in A:
+        z, d, h = start, direction, inner[:dim_x]
+        for _ in range(K):
+            z = z - STEP * d
+            h = (1 - alpha) * h + alpha * z[:dim_x]
+            d = (1 - new) * d + new * one(np.concatenate([h, z[dim_x:]]))
+        ends.append(np.concatenate([z, d, h, np.zeros(len(z) - dim_x)]))
+    return np.mean(ends, axis=0)
+
+
+def heavy_ball(A: Operators, dim_x: int, state: Array) -> Array:
+    start, momentum = np.split(state, 2)
+    ends = []
+    for one in A:
+        z, m = start, momentum
+        for _ in range(K):
+            m = TABLE["local_sgdm"].everyone["beta"] * m + one(z)
+            z = z - STEP * m
+        ends.append(np.concatenate([z, m]))
+    return np.mean(ends, axis=0)
+
+
+def held(A: Operators, dim_x: int, state: Array) -> Array:
+    ends = []
+    for one in A:
+        z = state
+        for _ in range(K):
+            z = z - STEP * (one(z) + TABLE["fedprox"].everyone["mu"] * (z - state))
+        ends.append(z)
+    return np.mean(ends, axis=0)
+
+
 DRIFTING: dict[str, tuple[Callable[[Operators, int, Array], Array], int]] = {
     "cd_ma": (local_sgda, 1),
     "local_sgda": (local_sgda, 1),
     "extra_step_local_sgd": (extra_step, 1),
     "local_sgda_plus": (snapshot, 1),
     "fedsgda_plus": (snapshot, 1),
+    "coda": (proximal, 1),
     "coda_plus": (proximal, 1),
     "momentum_local_sgda": (momentum, 2),
     "fedsgda_m": (recursive, 2 + N),
+    "local_scgdam": (compositional, 3),
+    "local_sgdm": (heavy_ball, 2),
+    "fedprox": (held, 1),
 }
 assert DRIFTING.keys() == {name for name, row in TABLE.items() if row.drifts}
 

@@ -17,7 +17,7 @@ from raysim.data import unpack_quadratic
 from raysim.errors import ClientError, ConfigError
 from raysim.phase import WholeShard
 from tests.contracts.table import settings
-from tests.play import QUADRATIC, experiment, server, trajectory
+from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
 Array = NDArray[np.float64]
 ETA, GAMMA, K, N, DX, DY = 0.05, 0.03, 4, 8, 4, 3
@@ -38,9 +38,12 @@ class Clients:
         z = made.problem.init(0)
         self.start: Array = torch.cat((z.x, z.y)).double().numpy()
 
+    def coefficients(self, i: int, rows: NDArray[np.int64]) -> list[Array]:
+        mean = torch.from_numpy(self.made.shards.shard(i)[0][rows].mean(0, dtype=np.float64))
+        return [v.numpy() for v in unpack_quadratic(mean, DX, DY)]
+
     def A(self, i: int, rows: NDArray[np.int64], z: Array) -> Array:
-        coefficients = torch.from_numpy(self.made.shards.shard(i)[0][rows].mean(0, dtype=np.float64))
-        A, B, C, a, c = (v.numpy() for v in unpack_quadratic(coefficients, DX, DY))
+        A, B, C, a, c = self.coefficients(i, rows)
         x, y = z[:DX], z[DX:]
         return np.concatenate([A @ x + B @ y + a, -(B.T @ x - C @ y - c)])
 
@@ -121,6 +124,138 @@ def test_momentum_local_sgda(engine: str, tmp_path: Path) -> None:
             z, d = np.tile(z.mean(0), (N, 1)), np.tile(d.mean(0), (N, 1))
             expected.append(z[0])
     agrees(made, tmp_path, expected)
+
+
+@ENGINES
+@pytest.mark.parametrize("decay_inner", [True, False])
+def test_local_scgdam(engine: str, decay_inner: bool, tmp_path: Path) -> None:
+    """Algorithm 1 of Zhang et al. 2023, iteration by iteration, on different clients, whose inner functions differ too.
+
+    The inner function is a step on what of a client's quadratic is in x alone; steps are divided after two rounds.
+    """
+    weights = {"alpha": 0.7, "beta_x": 0.3, "beta_y": 0.4}
+    stages = {"stage_steps": [2 * K], "decay": 4, "decay_inner": decay_inner}
+    made = experiment(
+        QUADRATIC,
+        {"name": "local_scgdam", **LOCAL, **weights, **stages},
+        data={"noise": 0.5},
+        problem={"name": "tests.toys:InnerStep", "rho": 0.3},
+        clients={"engine": engine},
+    )
+    clients = Clients(made)
+    weight = np.repeat([0.3, 0.4], [DX, DY])
+    drawn = [[rows for t in range(4) for rows in clients.batches(t, i)] for i in range(N)]
+    z = np.tile(clients.start, (N, 1))
+    h, d = z[:, :DX].copy(), np.zeros_like(z)
+
+    def estimate(t: int, alpha: float, weight: Array, rho: float) -> None:
+        for i in range(N):
+            A, _, _, a, _ = clients.coefficients(i, drawn[i][t])
+            h[i] = (1 - alpha) * h[i] + alpha * (z[i, :DX] - rho * (A @ z[i, :DX] + a))
+            q = clients.A(i, drawn[i][t], np.concatenate([h[i], z[i, DX:]]))
+            q[:DX] = q[:DX] - rho * A @ q[:DX]
+            d[i] = (1 - weight) * d[i] + weight * q
+
+    estimate(0, 1.0, np.ones(DX + DY), 0.3)
+    expected, inner = [], []
+    for t in range(1, 4 * K + 1):
+        late = t > 2 * K
+        z = z - (H / 4 if late else H) * d
+        estimate(t, 0.7, weight, 0.3 / 4 if late and decay_inner else 0.3)
+        if t % K == 0:
+            z, h, d = (np.tile(v.mean(0), (N, 1)) for v in (z, h, d))
+            expected.append(z[0])
+            inner.append(h[0].copy())
+    agrees(made, tmp_path, expected)
+    playing = server(made, tmp_path)
+    for t, reference in enumerate(inner):
+        playing.play(t)
+        np.testing.assert_allclose(made.algorithm.beside(playing.state)["inner"].x, reference, rtol=1e-11, atol=1e-12)
+
+
+def test_local_scgdam_settles_where_the_inner_value_is_the_saddle_of_the_outer_function(tmp_path: Path) -> None:
+    """On identical clients. The point itself is the one that the inner step leads there from."""
+    steps = settings("local_scgdam", "everyone", eta=0.1, gamma=0.1)
+    problem = {"name": "tests.toys:InnerStep", "rho": 0.2}
+    made = experiment(QUADRATIC, steps, data={"identical": True, "clients": 2}, problem=problem)
+    playing = server(made, tmp_path)
+    for t in range(150):
+        playing.play(t)
+    known = made.problem.known(made.shards)  # type: ignore[attr-defined]
+    reached = made.algorithm.beside(playing.state)["inner"]
+    assert (reached - known).norm() < 1e-8
+    assert (playing.point - known).norm() > 1e-2
+
+
+@ENGINES
+def test_local_sgdm(engine: str, tmp_path: Path) -> None:
+    """Heavy ball; momenta are averaged, and go on in the next round."""
+    made = made_of(engine, {"name": "local_sgdm", "K": K, "batch": 2, "eta": ETA, "beta": 0.4})
+    clients = Clients(made)
+    z, m = clients.start, np.zeros(DX + DY)
+    expected = []
+    for t in range(3):
+        ends = []
+        for i in range(N):
+            own, momentum = z, m
+            for rows in clients.batches(t, i):
+                momentum = 0.4 * momentum + clients.A(i, rows, own)
+                own = own - ETA * momentum
+            ends.append((own, momentum))
+        z, m = np.mean(ends, axis=0)
+        expected.append(z)
+    agrees(made, tmp_path, expected)
+
+
+@ENGINES
+def test_fedprox(engine: str, tmp_path: Path) -> None:
+    """Both blocks are held near where the round began."""
+    made = made_of(engine, {"name": "fedprox", "S": 3, "K": K, "batch": 2, "eta": ETA, "mu": 0.4})
+    clients = Clients(made)
+    z, expected = clients.start, []
+    for t in range(4):
+        (phase,) = made.algorithm.phases(t)
+        ends = []
+        for i in made.planner.cohort(phase.cohort, t, phase.name, None):
+            own = z
+            for rows in clients.batches(t, i):
+                own = own - ETA * (clients.A(i, rows, own) + 0.4 * (own - z))
+            ends.append(own)
+        z = np.mean(ends, axis=0)
+        expected.append(z)
+    agrees(made, tmp_path, expected)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorized"])
+def test_coda_begins_a_stage_with_the_dual_that_is_best_for_all_rows(engine: str, tmp_path: Path) -> None:
+    """The mean score of all clients' negatives less that of the positives, on shards of one size taken whole."""
+    stages = {"stage_steps": [8, 4], "decay": 10, "theta": 0.1, "dual_batch": 1000}
+    made = experiment(
+        DIGITS,
+        {"name": "coda", "K": 4, "batch": 5, "eta": 0.5, **stages},
+        data={"thin": [1], "thin_keep": 0.5, "test_fraction": 0.0},
+        partition={"name": "iid", "clients": 2},
+        problem={"name": "auc", "positive": [0], "score": "sigmoid"},
+        evaluate={"splits": ["train"]},
+        clients={"engine": engine},
+    )
+    assert len(set(made.shards.rows_N.tolist())) == 1
+    playing = server(made, tmp_path)
+    assert [[phase.name for phase in made.algorithm.phases(t)] for t in range(5)] == [
+        ["update"], ["update"], ["dual", "update"], ["dual", "update"], ["update"],
+    ]  # fmt: skip
+    for t in (0, 1):
+        playing.play(t)
+    dual, _ = made.algorithm.phases(2)
+    z = playing.point
+    rows = np.arange(len(made.shards.train.labels))
+    h = made.problem.scores(made.problem.net(z.x[:-2], made.shards.inputs(rows, dtype=torch.float64)))
+    positive = made.shards.labels(rows) == 0
+    best = h[~positive].mean() - h[positive].mean()
+    playing._exchange(2, dual, None)
+    torch.testing.assert_close(playing.point.y, best[None], rtol=1e-10, atol=1e-12)
+    assert torch.equal(playing.point.x, z.x)
+    assert abs(float(z.y - best)) > 1e-3
 
 
 @ENGINES
@@ -308,6 +443,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("coda_plus", {"stage_steps": 3}, r"^algorithm.stage_steps: a stage of 3 local steps is shorter than a round"),
     ("codasca", {"stage_steps": [400, 2]}, r"^algorithm.stage_steps: a stage of 2 local steps is shorter"),
     ("catalyst_scaffold_s", {"stage_steps": 1}, r"^algorithm.stage_steps: a stage of 1 local steps is shorter"),
+    ("local_scgdam", {"alpha": 1.1}, r"^algorithm.alpha: should be less than or equal to 1"),
+    ("local_scgdam", {"stage_steps": [3]}, r"^algorithm.stage_steps: a stage of 3 local steps is shorter than a round"),
+    ("local_sgdm", {"beta": 1.0}, r"^algorithm.beta: should be less than 1"),
+    ("fedprox", {"mu": -1.0}, r"^algorithm.mu: should be greater than or equal to 0"),
+    ("coda", {"dual_batch": 0}, r"^algorithm.dual_batch: should be greater than 0"),
     ("codasca", {"decay": 0.5}, r"^algorithm.decay: should be greater than or equal to 1"),
     ("codasca", {"theta": -1.0}, r"^algorithm.theta: should be greater than or equal to 0"),
     ("fedsgda_plus", {"clients_keep_snapshot": True}, r"^algorithm.clients_keep_snapshot: needs all 8 clients"),

@@ -68,6 +68,17 @@ def test_gradient_agrees_with_central_differences(score: str) -> None:
     assert [slope("y", 0)] == pytest.approx(g.y.tolist(), abs=1e-8)
 
 
+@pytest.mark.parametrize("labels", [(0, 1, 2), (1, 2), (0,)], ids=["both", "negatives", "positives"])
+def test_the_best_dual_is_where_the_dual_gradient_vanishes_whatever_the_batch_holds(labels: tuple[int, ...]) -> None:
+    auc, rows = problem(), batch()
+    rows = rows._replace(labels=torch.tensor(labels).repeat(12)[:12])
+    z = somewhere(auc)
+    best = auc.best_dual(z, rows)
+    assert best.shape == z.y.shape
+    assert float(auc.gradient(Point(z.x, best), rows).y.abs()) < 1e-14
+    assert float(auc.gradient(z, rows).y.abs()) > 1e-2
+
+
 def test_with_the_network_held_the_scalars_reach_their_closed_form() -> None:
     """s1 = E[h|+], s2 = E[h|-], y = s2 - s1, where the prior is the share of positives in the data."""
     auc, rows = problem(prior=1 / 3), batch(rows=30)

@@ -27,6 +27,10 @@ def factory(name: str, shape: tuple[int, ...], **settings: object) -> NetworkFac
         ("relu_cnn", (3, 32, 32), 1, 581_281),
         ("mlp", (1, 28, 28), 10, 199_210),
         ("resnet18", (3, 64, 64), 10, 11_181_642),
+        ("resnet20", (3, 32, 32), 10, 269_722),
+        ("resnet20", (3, 32, 32), 1, 269_137),
+        ("densenet121", (3, 64, 64), 1, 6_954_881),
+        ("bn_cnn", (1, 28, 28), 1, 1_474_249),
     ],
 )
 def test_published_number_of_weights(name: str, shape: tuple[int, ...], outputs: int, floats: int) -> None:

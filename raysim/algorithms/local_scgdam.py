@@ -1,0 +1,152 @@
+"""LocalSCGDAM: local stochastic compositional gradient descent ascent with momentum.
+
+X. Zhang, Y. Zhang, T. Yang, R. Souvenir, H. Gao, "Federated compositional deep AUC maximization", NeurIPS 2023,
+https://arxiv.org/abs/2304.10101, Algorithm 1, for min over x, max over y of f(g(x), y) whose f and g are both means
+over clients.
+
+| symbol | name | meaning | default's source |
+|---|---|---|---|
+| K | S | clients per round | all in the paper |
+| p | K | local steps between synchronisations: a round | 4, 8, 16 in section 6 |
+| | batch | rows of a minibatch, xi = zeta | 32, section 6.1 |
+| gamma_x eta, gamma_y eta | eta, gamma | primal and dual step size | 0.33 * 0.3 = 0.099, table 2 |
+| alpha eta | alpha | weight of the new inner value in h | 3 * 0.3 = 0.9, table 2 |
+| beta_x eta, beta_y eta | beta_x, beta_y | weight of the new gradient in u and v | 3.3 * 0.3 = 0.99, table 2 |
+| | stage_steps, decay | when and by what gamma_x and gamma_y are divided | half and a quarter, 10: appendix B |
+| h | State.h | estimate of g(x), of x's size: another set of weights | |
+| u, v | State.d | momentum in x and y | |
+
+x and y move along the momentum of the step before; then h moves towards g at the new x, and u and v towards the
+gradient at h and y. All five are averaged after K steps, so that clients keep nothing and any S of N may take part. The
+paper divides "the learning rate" at half and at three quarters of the epochs; here that is gamma_x and gamma_y, and not
+eta, which would make the estimates h, u and v slow. A round uploads and downloads S(3|x| + 2|y|) floats; the first
+downloads S|z|. With g(x) = x and alpha = 1 it is Momentum Local SGDA.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+
+from raysim.algorithms.fedsgda import Share
+from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
+from raysim.point import Point
+from raysim.problems.problem import Problem
+from raysim.registry import STRICT
+
+
+class State(NamedTuple):
+    """The mean point, inner estimate and momentum; the latter two None before the first gradient."""
+
+    z: Point
+    h: Tensor | None = None
+    d: Point | None = None
+
+
+class Averaged(NamedTuple):
+    """What is uploaded: a client's last point, inner estimate and momentum."""
+
+    z: Point
+    h: Tensor
+    d: Point
+
+
+@dataclass(frozen=True)
+class Update(LocalUpdate[State, State, State, Averaged]):
+    """K local steps along the momentum, each followed by estimates at the new point; all five vectors are averaged."""
+
+    eta: float
+    gamma: float
+    alpha: float
+    beta_x: float
+    beta_y: float
+    shrink: float
+    first: bool
+
+    @property
+    def work(self) -> LocalSteps:
+        return LocalSteps(self.K + self.first, self.batch)  # h_0, u_0 and v_0 take a minibatch, and no step
+
+    @property
+    def evaluations(self) -> float:
+        return 4.0  # a gradient of the inner function, one of the outer, and a Hessian's product, which is two
+
+    def sends(self, state: State) -> State:
+        return state
+
+    def start(self, sent: State, memory: None) -> State:
+        return sent
+
+    def step(self, problem: Problem, sent: State, carry: State, batch: Batch) -> State:
+        z, h, d = carry
+        if h is None or d is None:
+            return State(z, *problem.composed(z, z.x, 1.0, batch, self.shrink))
+        z = z.descent_ascent(d, self.eta, self.gamma)
+        h, g = problem.composed(z, h, self.alpha, batch, self.shrink)
+        u = (1 - self.beta_x) * d.x + self.beta_x * g.x
+        v = (1 - self.beta_y) * d.y + self.beta_y * g.y
+        return State(z, h, Point(u, v))
+
+    def finish(self, sent: State, carry: State) -> Reply[Averaged]:
+        z, h, d = carry
+        return Reply(
+            Averaged(z, z.x if h is None else h, z if d is None else d)
+        )  # None only where shapes are asked for
+
+    def absorb(self, state: State, mean: Averaged, accepted: int) -> State:
+        return State(*mean)
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class LocalSCGDAM(Algorithm[State]):
+    """LocalSCGDAM: local compositional gradient steps with momentum (Zhang et al. 2023, Alg. 1).
+
+    The point at h, which the objective is the outer function of, is evaluated too: its metrics begin with `inner_`.
+
+    Attributes:
+        clients: how many there are, supplied by the simulator.
+        S: clients per round; all of them if none is given.
+        K: local steps.
+        batch: rows of a minibatch.
+        eta, gamma: primal and dual step size.
+        alpha: weight of the inner function's new value, in [0, 1]; 1 keeps none of the past.
+        beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
+        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
+        decay: what the step sizes are divided by after a stage.
+        decay_inner: the step of a problem's inner function is divided too.
+    """
+
+    clients: PositiveInt
+    S: PositiveInt | None = None
+    K: PositiveInt
+    batch: PositiveInt
+    eta: PositiveFloat
+    gamma: PositiveFloat
+    alpha: Share
+    beta_x: Share
+    beta_y: Share
+    stage_steps: StageSteps = ()
+    decay: Decay = 10.0
+    decay_inner: bool = True
+
+    def __post_init__(self) -> None:
+        check_stages(self.stage_steps, self.K)
+
+    def init(self, z: Point) -> State:
+        return State(z)
+
+    def phases(self, t: int) -> tuple[Update]:
+        shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
+        steps = (shrink * self.eta, shrink * self.gamma, self.alpha, self.beta_x, self.beta_y)
+        inner = shrink if self.decay_inner else 1.0
+        return (Update(self.S or self.clients, self.K, self.batch, *steps, inner, first=t == 0),)
+
+    def point(self, state: State) -> Point:
+        return state.z
+
+    def beside(self, state: State) -> Mapping[str, Point]:
+        return {"inner": Point(state.z.x if state.h is None else state.h, state.z.y)}

@@ -1,0 +1,118 @@
+"""What problems share that tell chosen classes from the rest: labels, scores, and the area under the ROC curve."""
+
+import functools
+import operator
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass as record
+from torch import Tensor
+
+from raysim.errors import ConfigError
+from raysim.models.network import Network, NetworkFactory
+from raysim.phase import Batch
+from raysim.point import Point
+from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Pool
+from raysim.registry import STRICT
+
+# Kept of a ROC curve. What lies between two of them, right and up, is 1/250 long, and a straight line instead takes at
+# most 1/8 of that squared from the area: 1e-3 in all.
+ROC_POINTS = 500
+
+# Standard deviation of scores below which they are called the same: ranks are then those of rounding.
+SAME_SCORES = 1e-6
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class Binary(NetworkProblem):
+    """A network that scores rows, high for those of the positive classes.
+
+    Attributes:
+        positive: the classes whose label is +1.
+    """
+
+    network: NetworkFactory
+    data: DataSpec
+    positive: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+
+    headline: ClassVar[str] = "auc"
+
+    def __post_init__(self) -> None:
+        classes = self.data.classes
+        for c in self.positive:
+            if not 0 <= c < classes:
+                raise ConfigError("problem.positive", f"class {c} is not in the data, which has 0 to {classes - 1}")
+        if not 0 < self.share < 1:
+            raise ConfigError("problem.positive", f"{self.share:.0%} of the rows are positive; both kinds are needed")
+        self._check_net()
+
+    @cached_property
+    def share(self) -> float:
+        """That of positive rows in all clients' training data."""
+        counts = self.data.class_counts
+        return sum(counts[c] for c in set(self.positive)) / sum(counts)
+
+    @cached_property
+    def net(self) -> Network:
+        """The scoring network, of one output."""
+        return self.network(1)
+
+    @abstractmethod
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Scores in [0, 1] (..., B) from the network's outputs (..., B, net.outputs)."""
+
+    def outputs(self, z: Point, batch: Batch) -> Tensor:
+        """Scores, shape (B,)."""
+        return self.scores(self.net(z.x[: self.net.size], batch.inputs))
+
+    def ranking(self, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        """`auc`: exact area under the ROC curve of the pooled scores, None when a split has one kind of label only.
+        `score_std`: spread of the scores; near 0 the network has saturated."""
+        from sklearn.metrics import roc_auc_score
+
+        positive = self.are_positive(labels)
+        both = 0 < positive.sum() < len(positive)
+        return {
+            "auc": float(roc_auc_score(positive, scores)) if both else None,
+            "score_std": float(scores.std()),
+        }
+
+    def trouble(self, metrics: Mapping[str, float | None]) -> str | None:
+        spread = metrics["score_std"]
+        if spread is not None and spread < SAME_SCORES:
+            return (
+                "all scores are the same: the network has saturated or died, and its gradients vanish; take smaller "
+                "step sizes or another seed. Steps that were tuned with model.final_relu are too large without it"
+            )
+        return super().trouble(metrics)
+
+    def curves(self, z: Point, pool: Pool) -> Mapping[str, Curve]:
+        """`roc`: of the pooled scores, where a split has both kinds of label."""
+        from sklearn.metrics import roc_curve
+
+        positive = self.are_positive(pool.labels)
+        if positive.all() or not positive.any():
+            return {}
+        false, true, _ = roc_curve(positive, pool.each(type(self).outputs, z))
+        if len(false) > ROC_POINTS:
+            # Evenly along the curve: every so many of its corners would cut off long stretches.
+            at = np.linspace(0, 2, ROC_POINTS)
+            false, true = np.interp(at, false + true, false), np.interp(at, false + true, true)
+        return {"roc": Curve(false, true, "false positive rate", "true positive rate")}
+
+    def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """1 for a positive row, so that a client's mean is its share of positives."""
+        return self.are_positive(labels).astype(np.float64)
+
+    def are_positive(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows of pooled labels (N,) are positive."""
+        return np.isin(labels, self.positive)
+
+    def is_positive(self, labels: Tensor) -> Tensor:
+        """The same of a batch's labels (..., B)."""
+        return functools.reduce(operator.or_, (labels == c for c in self.positive))
