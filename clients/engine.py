@@ -7,7 +7,7 @@ import functools
 import operator
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,11 @@ from raysim.errors import ClientError
 from raysim.phase import Batch, Block, Order, Partial, Reply, WholeShard, Work, pairwise_sum
 from raysim.point import Point
 from raysim.problems import Problem
+from raysim.problems.pool import Function
 
 # Rows in one forward pass over a whole shard or an evaluation split. It bounds memory; it is a constant because the
 # rounding of a sum depends on it, and results must not depend on the machine.
 CHUNK_ROWS = 500
-
-Function = Callable[[Any, Point, Batch], Tensor]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.engine import Engine, Function
+from clients.engine import Engine
 from raysim.data import Sample, Split
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial
 from raysim.point import Point
+from raysim.problems.pool import Function
 
 # Rows of one evaluation task: a multiple of the engine's chunk and a constant, so that no number depends on how many
 # actors share the work.

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from clients.delivery import Delivery
-from clients.engine import Engine, Function
+from clients.engine import Engine
 from clients.fleet import clients_of, spans
 from clients.placement import ClientsConfig, Placement
 from raysim.data import Sample, Shards, Split
@@ -44,6 +44,7 @@ from raysim.errors import RaysimError, ResultLost, Stopped, StoreFull, WorkerLos
 from raysim.fleet import Memory
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
+from raysim.problems.pool import Function
 
 # Tasks an actor of the pool has at once: the second waits at the actor, so it never idles for a round trip.
 IN_FLIGHT = 2

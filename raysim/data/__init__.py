@@ -1,10 +1,11 @@
 """Data sets, how they are dealt to clients, and the mapped files that hold the result."""
 
 from raysim.data.files import LibSVM, Parquet
+from raysim.data.images import ImageFolder
 from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew, Stride
 from raysim.data.quadratic import Quadratic, unpack_quadratic
 from raysim.data.shards import Part, Sample, Shards, Split, build
-from raysim.data.standard import CIFAR10, MNIST, Digits, FashionMNIST
+from raysim.data.standard import CIFAR10, CIFAR100, MNIST, STL10, Digits, FashionMNIST
 from raysim.data.table import Source, Splits, Table
 from raysim.registry import Registry
 
@@ -15,6 +16,9 @@ SOURCES = Registry(
         "mnist": MNIST,
         "fashion_mnist": FashionMNIST,
         "cifar10": CIFAR10,
+        "cifar100": CIFAR100,
+        "stl10": STL10,
+        "image_folder": ImageFolder,
         "parquet": Parquet,
         "libsvm": LibSVM,
         "quadratic": Quadratic,
@@ -38,15 +42,18 @@ PARTITIONERS = Registry(
 
 __all__ = [
     "CIFAR10",
+    "CIFAR100",
     "IID",
     "MNIST",
     "PARTITIONERS",
     "SOURCES",
+    "STL10",
     "ByLabel",
     "ClassesPerClient",
     "Digits",
     "Dirichlet",
     "FashionMNIST",
+    "ImageFolder",
     "LibSVM",
     "Natural",
     "Parquet",

@@ -1,11 +1,5 @@
-"""Data sets in the user's own files: Parquet (images of the Hugging Face hub, or numeric columns) and LIBSVM text.
+"""Data sets in the user's own files: Parquet (images of the Hugging Face hub, or numeric columns) and LIBSVM text."""
 
-A path that is not found from the working directory is looked for under $RAYSIM_DATA_ROOT, so that one configuration
-serves machines that keep their data in different places.
-"""
-
-import io
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +13,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from raysim.data.standard import PIXELS, ROOT_VARIABLE
+from raysim.data.images import Encoded, Size, pixels
+from raysim.data.root import find_file
+from raysim.data.standard import PIXELS
 from raysim.data.table import Splits, Table, stamps
 from raysim.data.thinned import Thinned
 from raysim.errors import ConfigError, DataError
 from raysim.registry import STRICT, nearest
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's modes of 8 bits a channel whose numbers are intensities
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -44,6 +38,7 @@ class Parquet(Thinned):
         image: the image column; None takes the only ``struct<bytes, path>`` column, where there is one.
         features: the feature columns; None takes every numeric column but the label and the client.
         client: the column that says whose each row is, for the partition ``natural``.
+        size: height and width to which images are scaled, in RGB; None takes them as they are, which must be alike.
         thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
 
     Raises (by `load`):
@@ -57,17 +52,20 @@ class Parquet(Thinned):
     image: str | None = None
     features: tuple[str, ...] | None = None
     client: str | None = None
+    size: Size | None = None
 
     def read(self, seed: int) -> Splits:
         if self.image is not None and self.features is not None:
             raise ConfigError("data.features", "cannot stand beside data.image; keep one of the two")
         train_file = _ParquetColumns(self.train)
         image = self._image_column(train_file)
+        if self.size is not None and image is None:
+            raise ConfigError("data.size", f"is of images, and {train_file.path} has no image column")
         names = None if image else self._feature_columns(train_file)
 
         def table(file: _ParquetColumns, labels: NDArray[np.int64], clients: NDArray[Any] | None) -> Table:
             with _naming(file.path):
-                return Table(file.images(image) if image else file.numbers(names or ()), labels, clients)
+                return Table(file.images(image, self.size) if image else file.numbers(names or ()), labels, clients)
 
         values = train_file.labels(self.label)
         kinds = np.unique(values) if values.dtype == object else None
@@ -224,59 +222,24 @@ class _ParquetColumns:
                 )
         return table
 
-    def images(self, name: str) -> NDArray[np.uint8]:
-        """(rows, channels, height, width) pixels, all of the size and mode of the first."""
+    def images(self, name: str, size: int | None) -> NDArray[np.uint8]:
+        """(rows, channels, height, width) pixels."""
         self.require(name, "data.image")
         if not _is_image(self.schema.field(name).type):
             raise DataError(f"{self.path}: column {name!r} is {self.schema.field(name).type}, not struct<bytes, path>")
-        images: NDArray[np.uint8] | None = None
-        for row, data in enumerate(self._encoded(name)):
-            pixels = self._decoded(row, data)
-            if images is None:
-                images = np.empty((self._file.metadata.num_rows, *pixels.shape), dtype=np.uint8)
-            if pixels.shape != images.shape[1:]:
-                raise DataError(
-                    f"{self.path}: the image of row {row} has (channels, height, width) {pixels.shape}, that of row 0 "
-                    f"has {images.shape[1:]}; make all images alike"
-                )
-            images[row] = pixels
-        assert images is not None  # a file without rows was refused
-        return images
+        return pixels(self._encoded(name), self._file.metadata.num_rows, size)
 
-    def _encoded(self, name: str) -> Iterator[bytes | None]:
+    def _encoded(self, name: str) -> Iterator[Encoded]:
+        row = 0
         with _parquet_errors(self.path):
             for batch in self._file.iter_batches(batch_size=1024, columns=[name]):
-                yield from pc.struct_field(batch.column(0), "bytes").to_pylist()
-
-    def _decoded(self, row: int, data: bytes | None) -> NDArray[np.uint8]:
-        from PIL import Image
-
-        if data is None:
-            raise DataError(f"{self.path}: row {row} holds no image bytes; images must lie in the file, not beside it")
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                mode, pixels = image.mode, np.asarray(image)
-        except Exception as error:
-            # Pillow's decoders let errors of many classes through (OSError, SyntaxError, struct.error, ...).
-            raise DataError(f"{self.path}: the image of row {row} cannot be decoded ({error})") from error
-        if mode not in _CHANNELS:
-            raise DataError(
-                f"{self.path}: the image of row {row} has mode {mode!r}; convert the images to one of "
-                f"{', '.join(_CHANNELS)}"
-            )
-        return pixels.reshape(*pixels.shape[:2], _CHANNELS[mode]).transpose(2, 0, 1)
-
-
-def find_file(name: str) -> Path:
-    """The file called `name`, under the working directory or else the data root."""
-    path = Path(name).expanduser()
-    root = os.environ.get(ROOT_VARIABLE)
-    candidates = [path] if root is None or path.is_absolute() else [path, Path(root).expanduser() / path]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    looked = " or ".join(str(candidate.resolve()) for candidate in candidates)
-    raise DataError(f"there is no file {looked}; correct the path, or set {ROOT_VARIABLE} to the folder it is under")
+                for data in pc.struct_field(batch.column(0), "bytes").to_pylist():
+                    if data is None:
+                        raise DataError(
+                            f"{self.path}: row {row} holds no image bytes; images must lie in the file, not beside it"
+                        )
+                    yield Encoded(f"{self.path}: the image of row {row}", data)
+                    row += 1
 
 
 def _numbered(values: NDArray[Any], kinds: NDArray[Any] | None, path: Path) -> NDArray[np.int64]:

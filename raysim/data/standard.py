@@ -1,20 +1,20 @@
-"""The well-known image sets: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 through torchvision."""
+"""The well-known image sets: scikit-learn's digits, and MNIST, Fashion-MNIST, CIFAR and STL-10 through torchvision."""
 
 import os
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from raysim.data.root import ROOT_VARIABLE
 from raysim.data.table import Splits, Table, stamps
 from raysim.data.thinned import Thinned
 from raysim.errors import DataError
 from raysim.registry import STRICT
 
-ROOT_VARIABLE = "RAYSIM_DATA_ROOT"
 PIXELS = {"mul": 2 / 255, "add": -1.0}  # uint8 pixels to [-1, 1]
 CLASSES = 10
 
@@ -56,11 +56,13 @@ class Torchvision(Thinned):
         thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
     """
 
+    classes: ClassVar[int] = CLASSES
+
     root: str | None = None
     download: bool = False
 
     def read(self, seed: int) -> Splits:
-        return Splits(self._table(train=True), self._table(train=False), classes=CLASSES, **PIXELS)
+        return Splits(self._table(train=True), self._table(train=False), classes=self.classes, **PIXELS)
 
     def fingerprint(self) -> str:
         if self.download:
@@ -81,16 +83,24 @@ class Torchvision(Thinned):
     def _root(self) -> Path:
         return Path(self.root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
 
+    def _labels(self, dataset: Any) -> np.ndarray:
+        """The (rows,) class numbers of a torchvision data set."""
+        return np.asarray(dataset.targets)
+
+    def _split(self, train: bool) -> dict[str, Any]:
+        """How torchvision is asked for a split."""
+        return {"train": train}
+
     def _table(self, train: bool) -> Table:
         dataset = self._open(train)
-        return Table(self._images(dataset), np.asarray(dataset.targets, dtype=np.int64))
+        return Table(self._images(dataset), self._labels(dataset).astype(np.int64))
 
     def _open(self, train: bool) -> Any:
         import torchvision
 
         kind = getattr(torchvision.datasets, type(self).__name__)
         try:
-            return kind(str(self._root()), train=train, download=self.download)
+            return kind(str(self._root()), **self._split(train), download=self.download)
         except Exception as error:
             # Missing, cut short or damaged files, a failed download: torchvision has no error class of its own.
             raise self._error(str(error).split("\n", 1)[0].rstrip(":. ") or type(error).__name__) from error
@@ -137,3 +147,36 @@ class CIFAR10(Torchvision):
 
     def _images(self, dataset: Any) -> np.ndarray:
         return np.ascontiguousarray(dataset.data.transpose(0, 3, 1, 2))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CIFAR100(CIFAR10):
+    """Small photographs (Krizhevsky, 2009): 50,000 + 10,000 colour images 32x32, 100 classes.
+
+    Rows are (3, 32, 32) uint8; inputs are scaled to [-1, 1].
+    """
+
+    classes: ClassVar[int] = 100
+
+    def _folder(self) -> Path:
+        return self._root() / "cifar-100-python"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class STL10(Torchvision):
+    """Photographs (Coates et al., 2011): 5,000 + 8,000 colour images 96x96, 10 classes; those without labels are left.
+
+    Rows are (3, 96, 96) uint8; inputs are scaled to [-1, 1].
+    """
+
+    def _folder(self) -> Path:
+        return self._root() / "stl10_binary"
+
+    def _split(self, train: bool) -> dict[str, Any]:
+        return {"split": "train" if train else "test"}
+
+    def _labels(self, dataset: Any) -> np.ndarray:
+        return np.asarray(dataset.labels)
+
+    def _images(self, dataset: Any) -> np.ndarray:
+        return np.asarray(dataset.data)

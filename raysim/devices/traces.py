@@ -39,7 +39,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from raysim.data.files import find_file
+from raysim.data.root import find_file
 from raysim.errors import DataError
 from raysim.registry import nearest
 

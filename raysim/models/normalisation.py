@@ -7,6 +7,7 @@ J. Ding, V. Tarokh, "HeteroFL", ICLR 2021, https://arxiv.org/abs/2010.01264, sec
 Legend: N rows, B of a batch, M numbers: the channels of all BatchNorm layers of some networks, one after another.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ def layers(module: nn.Module) -> list[BatchNorm]:
 
 
 def moments(modules: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
-    """Mean and mean square of what each channel of their BatchNorm layers is given while `run` runs: (2, M), float64.
+    """Mean and mean square of what each channel of their BatchNorm layers is given while `run` runs, (2, M) in float64.
 
     A layer that is called several times counts with its last.
     """
@@ -31,7 +32,7 @@ def moments(modules: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
 
     def watch(layer: nn.Module, args: tuple[Tensor]) -> None:
         (inputs,) = args
-        variance, mean = torch.var_mean(inputs, [0, *range(2, inputs.dim())], correction=0)
+        variance, mean = torch.var_mean(inputs.detach(), [0, *range(2, inputs.dim())], correction=0)
         given[layer] = torch.stack((mean.double(), variance.double() + mean.double() ** 2))
 
     own = [layer for module in modules for layer in layers(module)]
@@ -48,16 +49,23 @@ def moments(modules: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
 def normalised(modules: Sequence[nn.Module], moments: Tensor) -> Iterator[None]:
     """While it lasts, their BatchNorm layers take these statistics (2, M) instead of the batch's."""
     own = [layer for module in modules for layer in layers(module)]
-    first, training = 0, [layer.training for layer in own]
-    for layer in own:
-        mean, square = moments[:, first : first + layer.num_features]
-        first += layer.num_features
-        like = layer.weight if layer.weight is not None else mean
-        layer.running_mean, layer.running_var = mean.to(like), (square - mean**2).clamp(min=0).to(like)
+    training = [layer.training for layer in own]
+    pieces = moments.split([layer.num_features for layer in own], dim=1)
+    hooks = []
+    for layer, (mean, square) in zip(own, pieces, strict=True):
         layer.eval()
+        hooks.append(layer.register_forward_pre_hook(functools.partial(_take, mean, square - mean**2)))
     try:
         yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for layer, before in zip(own, training, strict=True):
             layer.running_mean = layer.running_var = None
             layer.train(before)
+
+
+def _take(mean: Tensor, variance: Tensor, layer: BatchNorm, args: tuple[Tensor]) -> None:
+    """Statistics in the type of what the layer is given, which its own weights need not have."""
+    (inputs,) = args
+    layer.running_mean, layer.running_var = mean.to(inputs), variance.clamp(min=0).to(inputs)

@@ -6,7 +6,8 @@ from raysim.problems.compositional_auc import CompositionalAUC
 from raysim.problems.cross_entropy import BinaryCrossEntropy, RatioLoss
 from raysim.problems.fair import Fair
 from raysim.problems.gan import GAN
-from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Pool, Problem
+from raysim.problems.pool import Pool
+from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Problem
 from raysim.problems.quadratic import Quadratic
 from raysim.problems.robust import Robust
 from raysim.registry import Registry

@@ -17,7 +17,8 @@ from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
-from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Pool
+from raysim.problems.pool import Pool
+from raysim.problems.problem import Curve, DataSpec, NetworkProblem
 from raysim.registry import STRICT
 
 # Kept of a ROC curve. What lies between two of them, right and up, is 1/250 long, and a straight line instead takes at

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from torch import Tensor
 from raysim.data import Shards
 from raysim.errors import ConfigError
 from raysim.models.network import Network
-from raysim.models.normalisation import layers, moments, normalised
+from raysim.models.normalisation import layers, moments
 from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.pool import NormalisedPool, Pool
 
 # Training rows from which an evaluation takes BatchNorm's statistics, about: running statistics, which are of the last
 # ten minibatches or so, see a tenth of them.
@@ -39,62 +40,6 @@ class DataSpec:
     @property
     def classes(self) -> int:
         return len(self.class_counts)
-
-
-class Pool(Protocol):
-    """All rows of a split, wherever they are computed on. It can be asked several times.
-
-    Functions are given the problem, the point and a batch of rows, whose weights are 1/N over the N rows of the split
-    and whose noise is the same each time. They are sent to other processes by name.
-    """
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """(N,), in the split's order."""
-
-    def spread(self, rows: int) -> "Pool":
-        """About so many of its rows, evenly spread; all of them where there are no more."""
-
-    def each(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
-        """f's results (B, ...) of all batches, one after another: (N, ...)."""
-
-    def total(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> Tensor:
-        """f's results of all batches, added up."""
-
-
-@dataclass(frozen=True)
-class Normalised:
-    """A function of the problem, a point and a batch, with BatchNorm's statistics those of a population.
-
-    Attributes:
-        f: the function.
-        moments: as raysim.models.normalisation has them, of the problem's networks.
-    """
-
-    f: Callable[[Any, Point, Batch], Tensor]
-    moments: Tensor
-
-    def __call__(self, problem: "Problem", z: Point, batch: Batch) -> Tensor:
-        with normalised([net.module for net in problem.networks], self.moments):
-            return self.f(problem, z, batch)
-
-
-@dataclass(frozen=True)
-class NormalisedPool:
-    """A pool whose functions are run so."""
-
-    pool: Pool
-    moments: Tensor
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        return self.pool.labels
-
-    def each(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> NDArray[np.float64]:
-        return self.pool.each(Normalised(f, self.moments), z)
-
-    def total(self, f: Callable[[Any, Point, Batch], Tensor], z: Point) -> Tensor:
-        return self.pool.total(Normalised(f, self.moments), z)
 
 
 @dataclass(frozen=True)

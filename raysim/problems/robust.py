@@ -33,7 +33,8 @@ from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems.classification import pooled_losses, row_losses
-from raysim.problems.problem import DataSpec, NetworkProblem, Pool
+from raysim.problems.pool import Pool
+from raysim.problems.problem import DataSpec, NetworkProblem
 from raysim.registry import STRICT
 
 # Of the robust loss, as in the CD-MAGE authors' code.

@@ -118,6 +118,25 @@ def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_
     assert "ValueError: a row I did not expect" in raised.value.trace
 
 
+def test_statistics_of_a_population_are_the_same_on_actors(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysim.problems.problem.POPULATION_ROWS", 500)
+    base = dict(DIGITS) | {"model": {"name": "tests.toys:Normalised"}}
+    made = experiment(base, settings("cd_ma"), partition=PARTITION, precision="float32")
+    fleet, here = started(made, Placement(2, None)), InProcessFleet(made.engine())
+    z = made.problem.init(0)
+
+    def evaluated(fleet: Any) -> Any:
+        seen = made.problem.settled(z, fleet.pool("train"))
+        return made.problem.evaluate(z, seen(fleet.pool("test")))
+
+    try:
+        there = fleet.beside(lambda: evaluated(fleet))()
+    finally:
+        fleet.end()
+    assert there == here.beside(lambda: evaluated(here))()
+    assert there != made.problem.evaluate(z, here.pool("test"))
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_an_evaluation_in_several_passes_gives_the_same_bits(split: Any, ray_cluster: None) -> None:
     base = dict(DIGITS) | {"problem": {"name": "robust"}}

@@ -3,6 +3,8 @@
 import gzip
 import io
 import os
+import pickle
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torchvision
 
 from raysim.data import (
     CIFAR10,
+    CIFAR100,
     MNIST,
     SOURCES,
+    STL10,
     ByLabel,
     Digits,
+    FashionMNIST,
+    ImageFolder,
     LibSVM,
     Natural,
     Parquet,
@@ -112,6 +119,44 @@ def test_thinned_classes_keep_their_share_of_training_rows_and_no_test_rows_are_
         Digits(thin=(10,)).load(seed=0)
 
 
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.2])
+def test_thinned_classes_can_be_given_a_share_of_what_stays(share: float) -> None:
+    half = (0, 1, 2, 3, 4)
+    whole, thinned = (Digits(thin=thin, thin_share=share).load(seed=0) for thin in ((), half))
+    before, after = (np.bincount(splits.train.labels, minlength=10) for splits in (whole, thinned))
+    assert after[5:].tolist() == before[5:].tolist()
+    rest, own = int(before[5:].sum()), int(after[:5].sum())
+    exact = Fraction(str(share))
+    assert Fraction(own, own + rest) <= exact < Fraction(own + 1, own + 1 + rest), "one more would be too many"
+    assert (after[:5] > 0).sum() >= 3, "drawn from all of them"
+    assert (thinned.test.labels == whole.test.labels).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"thin_share": 0.9}, r"data.thin_share: it takes [\d,]+ rows of the thinned classes .*there are \d+"),
+        ({"thin_share": 0.0001}, r"data.thin_share: it takes 0 rows"),
+        ({"thin_share": 0.1, "thin_keep": 0.5}, r"data.thin_share: cannot stand beside data.thin_keep"),
+    ],
+)
+def test_a_share_that_cannot_be_is_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Digits(thin=(0, 1), **settings).load(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "share", "positives"),
+    [(30_000, 0.1, 3_333), (25_000, 0.1, 2_777), (2_500, 0.1, 277), (10_016, 0.1, 1_112), (30_000, 0.01, 303)],
+    ids=["Fashion-MNIST", "CIFAR", "STL-10", "cats and dogs", "a hundredth"],
+)
+def test_the_counts_of_zhang_et_al_table_4(negatives: int, share: float, positives: int, tmp_path: Path) -> None:
+    labels = np.r_[np.zeros(negatives, dtype=int), np.ones(negatives, dtype=int)]
+    file = column_file(tmp_path / "a.parquet", x=np.zeros(len(labels)).tolist(), label=labels.tolist())
+    train = Parquet(train=file, test_fraction=0, thin=(1,), thin_share=share).load(seed=0).train
+    assert np.bincount(train.labels).tolist() == [negatives, positives]
+
+
 def test_classes_of_files_are_thinned_too(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("".join(f"{2 * (i % 2) - 1} 1:{i}\n" for i in range(40)))
@@ -128,7 +173,7 @@ def test_the_seed_draws_the_test() -> None:
     assert (a != c).any()
 
 
-@pytest.mark.parametrize("source", [MNIST, CIFAR10])
+@pytest.mark.parametrize("source", [MNIST, CIFAR10, CIFAR100, STL10])
 def test_absent_data_says_where_it_was_looked_for(
     source: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +210,49 @@ def test_mnist_by_label_has_nine_clients_with_two_classes() -> None:
     assert np.count_nonzero(labels.min(axis=1) != labels.max(axis=1)) == 9
 
 
+@pytest.mark.data
+@pytest.mark.skipif("RAYSIM_DATA_ROOT" not in os.environ, reason="RAYSIM_DATA_ROOT is not set")
+def test_imbalanced_fashion_mnist_has_the_counts_of_zhang_et_al_table_4() -> None:
+    half = (0, 1, 2, 3, 4)
+    splits = FashionMNIST(thin=half, thin_share=0.1).load(seed=0)
+    positive = [int(np.isin(table.labels, half).sum()) for table in (splits.train, splits.test)]
+    assert positive == [3_333, 5_000]
+    assert (len(splits.train), len(splits.test)) == (33_333, 10_000)
+
+
+def test_cifar100_and_stl10_as_torchvision_lays_them_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On files of their layout with a few rows; what torchvision checks of the real ones is their MD5."""
+    generator = np.random.default_rng(0)
+    cifar = tmp_path / "cifar-100-python"
+    cifar.mkdir()
+    names = {"fine_label_names": [f"class {i}" for i in range(100)]}
+    (cifar / "meta").write_bytes(pickle.dumps(names))
+    pictures = generator.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
+    for name, rows in (("train", slice(0, 4)), ("test", slice(4, 6))):
+        labels = [0, 99, 50, 7, 1, 2][rows]
+        (cifar / name).write_bytes(pickle.dumps({"data": pictures[rows].reshape(-1, 3072), "fine_labels": labels}))
+    stl = tmp_path / "stl10_binary"
+    stl.mkdir()
+    large = generator.integers(0, 256, (5, 3, 96, 96), dtype=np.uint8)
+    for name, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
+        (stl / f"{name}_X.bin").write_bytes(large[rows].transpose(0, 1, 3, 2).tobytes())  # columns first
+        (stl / f"{name}_y.bin").write_bytes(bytes([1, 10, 3, 2, 5][rows]))  # from 1
+    (stl / "fold_indices.txt").write_text("")
+    (stl / "class_names.txt").write_text("\n".join(f"class {i}" for i in range(10)))
+    for kind in (torchvision.datasets.CIFAR100, torchvision.datasets.STL10):
+        monkeypatch.setattr(kind, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *given: True)
+    hundred, ten = (source(root=str(tmp_path)).load(seed=0) for source in (CIFAR100, STL10))
+    assert (hundred.classes, hundred.train.labels.tolist(), hundred.test.labels.tolist()) == (
+        100,
+        [0, 99, 50, 7],
+        [1, 2],
+    )
+    np.testing.assert_array_equal(hundred.train.features, pictures[:4])
+    assert (ten.classes, ten.train.labels.tolist(), ten.test.labels.tolist()) == (10, [0, 9, 2], [1, 4])
+    np.testing.assert_array_equal(ten.train.features, large[:3])
+
+
 # Parquet
 
 
@@ -189,7 +277,7 @@ def test_parquet_grey_images_have_one_channel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
-        (pixels(4, 5), r"row 1 has \(channels, height, width\) \(1, 4, 5\), that of row 0 has \(1, 4, 4\)"),
+        (pixels(4, 5), r"row 1 has \(channels, height, width\) \(1, 4, 5\), and .*row 0 has \(1, 4, 4\)"),
         (pixels(4, 4, 3), r"row 1 has .* \(3, 4, 4\)"),
         (pixels(4, 4) > 128, r"row 1 has mode '1'"),
         (b"not an image", "row 1 cannot be decoded"),
@@ -202,6 +290,67 @@ def test_an_odd_image_is_named(tmp_path: Path, odd: np.ndarray | bytes | None, m
     with pytest.raises(DataError, match=message) as error:
         Parquet(train=train).load(seed=0)
     assert train in str(error.value)
+
+
+def test_images_of_a_parquet_file_can_be_made_alike(tmp_path: Path) -> None:
+    odd = [pixels(4, 4), pixels(9, 5, 3), np.full((6, 6), 200, np.uint8)]
+    train = image_file(tmp_path / "a.parquet", odd, [0, 1, 0])
+    table = Parquet(train=train, test_fraction=0, size=8).load(seed=0).train
+    assert table.features.shape == (3, 3, 8, 8)
+    assert (table.features[2] == 200).all()
+    numbers = column_file(tmp_path / "b.parquet", x=[0.5, 1.5], label=[0, 1])
+    with pytest.raises(ConfigError, match=r"^data.size: is of images, and .*b.parquet has no image column"):
+        Parquet(train=numbers, size=8).load(seed=0)
+
+
+def folder_of(path: Path, **images: list[np.ndarray]) -> str:
+    """A folder for each class, an image in a file."""
+    for name, own in images.items():
+        (path / name / "more").mkdir(parents=True)
+        for i, image in enumerate(own):
+            (path / name / ("more" if i == 0 else ".") / f"{i}.png").write_bytes(png(image))
+    return str(path)
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    images = pixels(6, 4, 5, 3)
+    train = folder_of(tmp_path / "train", dog=list(images[:3]), cat=list(images[3:]))
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")
+    test = folder_of(tmp_path / "test", cat=[images[0]], dog=[images[1], images[2]])
+    splits = ImageFolder(train=train, test=test).load(seed=0)
+    assert splits.classes == 2
+    assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1], "cats, then dogs"
+    order = [4, 5, 3, 1, 2, 0]  # by path: what lies further down comes last
+    np.testing.assert_array_equal(splits.train.features, images[order].transpose(0, 3, 1, 2))
+    assert splits.test.labels.tolist() == [0, 1, 1]
+    assert (splits.mul, splits.add) == (2 / 255, -1)
+    drawn = ImageFolder(train=train, test_fraction=0.5, size=8).load(seed=0)
+    assert (drawn.train.features.shape, len(drawn.test)) == ((3, 3, 8, 8), 3)
+
+
+def test_a_folder_of_images_that_is_no_data_set_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSIM_DATA_ROOT", str(tmp_path))
+    folder_of(tmp_path / "good", a=[pixels(4, 4)], b=[pixels(4, 4)])
+    assert len(ImageFolder(train="good", test_fraction=0).load(seed=0).train) == 2, "found under the root"
+    with pytest.raises(DataError, match=r"there is no folder .*absent.* RAYSIM_DATA_ROOT"):
+        ImageFolder(train="absent").load(seed=0)
+    (tmp_path / "flat").mkdir()
+    with pytest.raises(DataError, match=r"flat: has no folders; put the images of each class"):
+        ImageFolder(train="flat").load(seed=0)
+    (tmp_path / "flat" / "empty").mkdir()
+    with pytest.raises(DataError, match=r"flat/empty: has no images"):
+        ImageFolder(train="flat").fingerprint()
+    folder_of(tmp_path / "other", a=[pixels(4, 4)], c=[pixels(4, 4)])
+    with pytest.raises(DataError, match=r"other has the classes a, c, .*good a, b"):
+        ImageFolder(train="good", test="other").load(seed=0)
+    (tmp_path / "good" / "b" / "2.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"good/b/2.png cannot be decoded"):
+        ImageFolder(train="good").load(seed=0)
+    (tmp_path / "good" / "b" / "2.png").write_bytes(png(pixels(5, 4)))
+    with pytest.raises(DataError, match=r"2.png has .*\(1, 5, 4\), and .*a/more/0.png has \(1, 4, 4\); .*data.size"):
+        ImageFolder(train="good").load(seed=0)
 
 
 def test_parquet_columns(tmp_path: Path) -> None:
