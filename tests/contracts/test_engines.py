@@ -29,31 +29,21 @@ BOTH = [{"engine": "loop"}, {"engine": "vectorized"}]
 
 @pytest.mark.parametrize("name", [*TABLE, "tests.toys:Remembering"])
 @pytest.mark.parametrize(
-    ("base", "sections"),
+    ("base", "sections", "block"),
     [
-        (QUADRATIC, {}),
-        (DIGITS, {}),
-        (DIGITS, RAGGED),
-        (DIGITS, COMPOSITIONAL),
-        (DIGITS, CROSS_ENTROPY),
-        (DIGITS, FAIR),
-        (DIGITS, ROBUST),
-        (dict(DIGITS) | SHIFTED_IMAGES, {}),
-        (dict(DIGITS) | ADVERSARIES, {}),
-    ],
-    ids=[
-        "quadratic",
-        "auc",
-        "auc on ragged shards",
-        "compositional auc",
-        "cross-entropy",
-        "fair",
-        "robust",
-        "robust images",
-        "gan",
+        pytest.param(QUADRATIC, {}, "auto", id="quadratic"),
+        pytest.param(QUADRATIC, {}, 3, id="quadratic in blocks of three"),
+        pytest.param(DIGITS, {}, "auto", id="auc"),
+        pytest.param(DIGITS, RAGGED, "auto", id="auc on ragged shards"),
+        pytest.param(DIGITS, RAGGED, 3, id="auc on ragged shards in blocks of three"),
+        pytest.param(DIGITS, COMPOSITIONAL, "auto", id="compositional auc"),
+        pytest.param(DIGITS, CROSS_ENTROPY, "auto", id="cross-entropy"),
+        pytest.param(DIGITS, FAIR, "auto", id="fair"),
+        pytest.param(DIGITS, ROBUST, "auto", id="robust"),
+        pytest.param(dict(DIGITS) | SHIFTED_IMAGES, {}, "auto", id="robust images"),
+        pytest.param(dict(DIGITS) | ADVERSARIES, {}, "auto", id="gan"),
     ],
 )
-@pytest.mark.parametrize("block", ["auto", 3])
 def test_engines_agree(name: str, base: Any, sections: Any, block: Any, tmp_path: Path) -> None:
     batch = 6 if base["problem"]["name"] == "gan" else 5  # of 71 or 72 rows, where a minibatch of one has no statistics
     algorithm = settings(name, batch=batch) if "batch" in getattr(TABLE.get(name), "settings", {}) else None
