@@ -80,13 +80,15 @@ class Engine(ABC):
     def _results(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Iterator[Tensor]:
         z, share, split = self._private(z), 1 / len(part.labels(self.shards)), part.split
         for i in range(start, stop, CHUNK_ROWS):
-            rows = part.every * np.arange(i, min(i + CHUNK_ROWS, stop))
+            rows = part.rows(np.arange(i, min(i + CHUNK_ROWS, stop)))
             with torch.no_grad():
                 batch = self._rows(rows, np.full(len(rows), share), split, self._noise(0, rows))
                 yield f(self.problem, z, batch).double().cpu()
 
     def _rows(self, rows: NDArray[np.int64], weights: NDArray[np.float64], split: Split, noise: Tensor) -> Batch:
         inputs = self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
+        if inputs.dim() == 4:  # one client's images, which PyTorch's convolutions take up to twice as fast so
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         labels = self.shards.labels(rows, split).to(self.device)
         return Batch(inputs, labels, torch.from_numpy(weights).to(self.device, self.dtype), noise)
 

@@ -177,7 +177,7 @@ class RayPool:
 
     def spread(self, rows: int) -> "RayPool":
         part = self.part.spread(rows, len(self.labels))
-        return RayPool(self.fleet, part, self.labels[:: part.every // self.part.every])
+        return RayPool(self.fleet, part, part.labels(self.fleet.shards))
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
         return np.concatenate(self._results("each", f, z))

@@ -90,6 +90,8 @@ def run(
         raise typer.Exit(128 + show.signal) from None
     for split in result.splits:
         console.print(f"final {split} {result.headline}: {number(result.final(split=split))}")
+        for name, final in result.summary.get("final_beside", {}).items():
+            console.print(f"final {split} {name}_{result.headline}: {number(final[split])}")
     for line in summaries.lines(result.summary):
         console.print(line)
     console.print(f"results in {result.folder}")

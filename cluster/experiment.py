@@ -124,6 +124,11 @@ class Experiment:
         """With what it takes to evaluate the problem, which may take minutes to make; `report` is told so."""
         return replace(self, problem=self.problem.prepared(self.shards, cache_folder(self.config), report))
 
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """Names of the points that are evaluated beside the algorithm's own."""
+        return tuple(self.algorithm.beside(self.algorithm.init(self.problem.init(0))))
+
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.config.precision == "float64" else torch.float32

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 import json
 import re
 from collections import Counter
@@ -79,7 +80,8 @@ class Curve:
 def draw(folder: Path, metric: str) -> list[Path]:
     """A run's own plots, in its folder plots/.
 
-    The metric against rounds, uploaded bytes and simulated time; metrics by class, on the test rows if there are any;
+    The metric, also of points evaluated beside, against rounds, uploaded bytes and simulated time; metrics by class, on
+    the test rows if there are any;
     curves of the final point; with devices also what became of those that were invited, how often each client took
     part, and which groups of clients did so more than others.
     """
@@ -87,7 +89,11 @@ def draw(folder: Path, metric: str) -> list[Path]:
     splits = sorted({row["split"] for row in table})
     if not splits:
         return []
+    told = folder / "summary.json"
+    summary = json.loads(told.read_text()) if told.exists() else {}
     curves = {split: Curve.read(folder, metric, split) for split in splits}
+    for beside, split in itertools.product(summary.get("final_beside", {}), splits):
+        curves[f"{split}, {beside}"] = Curve.read(folder, f"{beside}_{metric}", split)
     figures = {f"{metric}_{axis}": _metric(curves, metric, axis) for axis in next(iter(curves.values())).axes}
     split = "test" if "test" in splits else splits[-1]
     for family, members in _families([row for row in table if row["split"] == split]).items():
@@ -101,7 +107,6 @@ def draw(folder: Path, metric: str) -> list[Path]:
         figures["fates"] = _fates(rounds)
         useful = [("rejected", "=", False)]
         took_part = pq.read_table(folder / "participation.parquet", filters=useful)["client"].to_numpy()
-        summary = json.loads((folder / "summary.json").read_text())
         groups = {name: summary[f"participation_by_{name}"] for name in GROUPS if f"participation_by_{name}" in summary}
         figures["participation"] = _participation(took_part, groups)
     (folder / "plots").mkdir(exist_ok=True)

@@ -22,7 +22,8 @@ def write(folder: Path, experiment: Experiment) -> Row:
 
     Keys: `headline` (the `metric`, and whether it `higher_is_better`); `rounds` that were played and of them
     `failed_rounds`; `rejected_results` that could not be used, and `rejected_clients` whose they were;
-    `bytes_down`, `bytes_up`; `final` (the headline metric by split) and `best` (its best `value`, and the `round`
+    `bytes_down`, `bytes_up`; `final` (the headline metric by split), `final_beside` (the same of each point that is
+    evaluated beside the algorithm's own, where there are some) and `best` (its best `value`, and the `round`
     after which it was first found, null where it was never defined); `participants` and `participation_gini` over
     all clients that have rows (0: all took part equally often; 1: one did everything); `participation_by_tier`,
     `_zone` and `_label`, those that there are: by group its `share_of_clients` (of those that have rows) and its
@@ -49,6 +50,12 @@ def write(folder: Path, experiment: Experiment) -> Row:
         "participants": int(np.count_nonzero(counts)),
         "participation_gini": gini(counts[experiment.shards.rows_N > 0]),
     } | _groups(counts, experiment)
+    if experiment.beside:
+        own = {name: f"{name}_{experiment.problem.headline}" for name in experiment.beside}
+        summary["final_beside"] = {
+            name: {row["split"]: row["value"] for row in metrics if row["metric"] == metric}
+            for name, metric in own.items()
+        }
     if experiment.config.devices is not None:
         summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
     if experiment.target is not None:

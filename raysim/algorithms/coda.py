@@ -15,7 +15,7 @@ problems", 2021, https://arxiv.org/abs/2105.14216v2, section 5 and appendix B.1.
 | eta_l | eta | step size of both blocks in the first stage | tuned per task, Xie et al., tables 1-3 |
 | theta | theta | weight of the proximal term in x | tuned: 0, 0.1, 10; 0.002 in the authors' code |
 | K_0 | stage_steps | local steps of a stage | 2000 or 4000, Xie et al., B.1; 50 %, 25 % of all, Zhang et al., B |
-| m_s | dual_batch | rows of a client from which CODA takes the new y (Guo et al.) | |
+| m_s | dual_batch | rows of a client from which CODA takes the new y (Guo et al.) | 1000 |
 | | decay | what the step size is divided by after a stage | 3: the papers' code |
 | eta_g | eta_g | the server's step (CODASCA) | 0.99, 1, 1.1, Xie et al., B.1 |
 | c_i, c | | control variates of a client and of the server | 0 at first, kept from stage to stage |
@@ -24,7 +24,8 @@ The centre of a stage is the last average of the stage before, as Xie et al. hav
 Xie et al. do not mention the division by 3, and their code leaves the control variate out of the dual steps
 (dual_control). c_i is the mean of the K stochastic gradients. A round of CODA+ uploads S|z| and downloads S|z| floats,
 one of CODASCA 2S|z| each; where theta > 0, S|x| more are downloaded. CODA begins a stage, but for the first, with the y
-that is best where the one before has come, in closed form and averaged over clients: S|y| floats up, S|z| down.
+that is best where the one before has come, in closed form and averaged over clients: S|y| floats up, S|z| down. Where
+that round fails for want of devices, the stage goes on with y as it is.
 """
 
 from dataclasses import dataclass, replace

@@ -17,11 +17,9 @@ from raysim.data.images import Encoded, Size, pixels
 from raysim.data.root import find_file
 from raysim.data.standard import PIXELS
 from raysim.data.table import Splits, Table, stamps
-from raysim.data.thinned import Thinned
+from raysim.data.thinned import TestFraction, Thinned
 from raysim.errors import ConfigError, DataError
 from raysim.registry import STRICT, nearest
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,7 +45,7 @@ class Parquet(Thinned):
 
     train: str
     test: str | None = None
-    test_fraction: Fraction = 0.2
+    test_fraction: TestFraction = 0.2
     label: str = "label"
     image: str | None = None
     features: tuple[str, ...] | None = None
@@ -60,7 +58,9 @@ class Parquet(Thinned):
         train_file = _ParquetColumns(self.train)
         image = self._image_column(train_file)
         if self.size is not None and image is None:
-            raise ConfigError("data.size", f"is of images, and {train_file.path} has no image column")
+            raise ConfigError(
+                "data.size", f"is of images, and no image column of {train_file.path} is used; leave it out"
+            )
         names = None if image else self._feature_columns(train_file)
 
         def table(file: _ParquetColumns, labels: NDArray[np.int64], clients: NDArray[Any] | None) -> Table:
@@ -133,7 +133,7 @@ class LibSVM(Thinned):
 
     train: str
     test: str | None = None
-    test_fraction: Fraction = 0.2
+    test_fraction: TestFraction = 0.2
     n_features: Annotated[int, Field(ge=1)] | None = None
 
     def read(self, seed: int) -> Splits:

@@ -1,6 +1,7 @@
 """Pictures as rows of pixels: decoded by Pillow, and a data set that is a folder of them."""
 
 import io
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass as record
 from pathlib import Path
@@ -14,13 +15,14 @@ from pydantic.dataclasses import dataclass
 from raysim.data.root import find_folder
 from raysim.data.standard import PIXELS
 from raysim.data.table import Splits, Table, stamps
-from raysim.data.thinned import Thinned
+from raysim.data.thinned import TestFraction, Thinned
 from raysim.errors import DataError
 from raysim.registry import STRICT
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's modes of 8 bits a channel whose numbers are intensities
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-_SCALED = "RGB"  # what every picture becomes where sizes are made alike
+# What becomes RGB where sizes are made alike: modes of 8 bits a channel, without a transparency to be lost.
+_SCALED = ("1", "L", "P", "RGB", "CMYK", "YCbCr")
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -47,7 +49,8 @@ def pixels(pictures: Iterable[Encoded], count: int, size: int | None) -> NDArray
         size: to which height and width all are scaled, in RGB; None leaves them as they are.
 
     Raises:
-        DataError: one cannot be decoded, has no plain intensities of 8 bits, or is unlike the first.
+        DataError: one cannot be decoded, has no intensities of 8 bits (or, scaled, a transparency), or is unlike the
+            first.
     """
     rows: NDArray[np.uint8] | None = None
     for row, picture in enumerate(pictures):
@@ -70,14 +73,20 @@ def _decoded(picture: Encoded, size: int | None) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(picture.data)) as opened:
             image: Image.Image = opened
-            if size is not None:  # palettes and greys become RGB too: exact pixels are lost in any case
-                image = opened.convert(_SCALED).resize((size, size), Image.Resampling.BILINEAR)
+            see_through = size is not None and "transparency" in opened.info
+            if size is not None and image.mode in _SCALED and not see_through:
+                image = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
             mode, array = image.mode, np.asarray(image)
     except Exception as error:
         # Pillow's decoders let errors of many classes through (OSError, SyntaxError, struct.error, ...).
         raise DataError(f"{picture.name} cannot be decoded ({error})") from error
+    if see_through or (size is not None and mode != "RGB"):
+        kind = "is transparent in places" if see_through else f"has mode {mode!r}"
+        raise DataError(f"{picture.name} {kind}, which cannot be scaled without a choice; convert the images to RGB")
     if mode not in _CHANNELS:
-        raise DataError(f"{picture.name} has mode {mode!r}; convert the images to one of {', '.join(_CHANNELS)}")
+        raise DataError(
+            f"{picture.name} has mode {mode!r}; convert the images to one of {', '.join(_CHANNELS)}, or set data.size"
+        )
     return array.reshape(*array.shape[:2], _CHANNELS[mode]).transpose(2, 0, 1)
 
 
@@ -101,7 +110,7 @@ class ImageFolder(Thinned):
 
     train: str
     test: str | None = None
-    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    test_fraction: TestFraction = 0.2
     size: Size | None = None
 
     def read(self, seed: int) -> Splits:
@@ -113,7 +122,10 @@ class ImageFolder(Thinned):
         else:
             other = find_folder(self.test)
             if set(_classes(other)) != set(classes):
-                raise DataError(f"{other} has the classes {', '.join(_classes(other))}, {folder} {', '.join(classes)}")
+                odd = sorted(set(_classes(other)) ^ set(classes))
+                raise DataError(
+                    f"{other} and {folder} must have folders of the same names, and {odd[0]!r} is in one of them only"
+                )
             test = self._table(other, classes)
         return Splits(train, test, len(classes), **PIXELS)
 
@@ -138,8 +150,12 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[Path]:
-    """All images of a class, also in folders further down."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
+    """All images of a class, also in folders further down and behind links, but for those that are hidden."""
+    found = []
+    for where, inside, names in os.walk(folder, followlinks=True):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        found += [Path(where, n) for n in names if n.lower().endswith(_ENDINGS) and not n.startswith(".")]
+    found = sorted(path for path in found if path.is_file())
     if not found:
         raise DataError(f"{folder}: has no images ({', '.join(_ENDINGS)})")
     return found

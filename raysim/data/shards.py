@@ -21,6 +21,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from raysim import draws
 from raysim.data.partition import Partitioner
 from raysim.data.table import Source, Splits, Table
 from raysim.errors import ConfigError, DataError
@@ -34,19 +35,25 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Sample:
-    """Every so manieth row of a split, from the first one on, in the file's order."""
+    """One row, drawn, of each stretch of `every` rows of a split, in the file's order; 1 is all of them."""
 
     split: Split
     every: int = 1
 
+    def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The split's rows that stand at these places of it."""
+        # Drawn, since a file may have a period, which every nth row would meet.
+        within: NDArray[np.int64] = (draws.uniform(0, "sample", places) * self.every).astype(np.int64)
+        return self.every * places + within
+
     def labels(self, shards: "Shards") -> NDArray[np.int64]:
         """(N,), of its rows."""
-        found: NDArray[np.int64] = getattr(shards, self.split).labels[:: self.every]
-        return found
+        of_split: NDArray[np.int64] = getattr(shards, self.split).labels
+        return of_split[self.rows(np.arange(len(of_split) // self.every))]
 
     def spread(self, rows: int, of: int) -> "Sample":
-        """About so many of its own, evenly spread, which are `of`."""
-        return Sample(self.split, self.every * max(1, of // rows))
+        """At most so many rows and at least half of that, evenly spread, in place of its own, which are `of`."""
+        return Sample(self.split, self.every * math.ceil(of / rows))
 
 
 def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> Path:

@@ -3,15 +3,14 @@
 import os
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from raysim.data.root import ROOT_VARIABLE
 from raysim.data.table import Splits, Table, stamps
-from raysim.data.thinned import Thinned
+from raysim.data.thinned import TestFraction, Thinned
 from raysim.errors import DataError
 from raysim.registry import STRICT
 
@@ -30,7 +29,7 @@ class Digits(Thinned):
         thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
     """
 
-    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    test_fraction: TestFraction = 0.2
 
     def read(self, seed: int) -> Splits:
         from sklearn.datasets import load_digits

@@ -14,6 +14,8 @@ from raysim.data.table import Source, Splits
 from raysim.errors import ConfigError
 from raysim.registry import STRICT
 
+TestFraction = Annotated[float, Field(ge=0, lt=1)]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Thinned(Source):
@@ -36,6 +38,9 @@ class Thinned(Source):
             if not 0 <= c < splits.classes:
                 raise ConfigError("data.thin", f"class {c} is not in the data, which has 0 to {splits.classes - 1}")
         if not self.thin:
+            for key, given in (("thin_keep", self.thin_keep != 1), ("thin_share", self.thin_share is not None)):
+                if given:
+                    raise ConfigError(f"data.{key}", "is of the classes in data.thin, and there are none; name them")
             return splits
         if self.thin_share is None:
             return replace(splits, train=splits.train.thinned(self.thin, self.thin_keep, seed))

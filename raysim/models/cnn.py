@@ -107,12 +107,11 @@ class ReLUCNN(nn.Module):
 
 
 class BatchNormCNN(nn.Module):
-    """LocalSCGDAM's CNN for Fashion-MNIST (Zhang et al. 2023, table 3): conv 32, BatchNorm, ReLU, pool, conv 64 and the
-    same, FC 600, 120, outputs.
+    """LocalSCGDAM's CNN for Fashion-MNIST (Zhang et al. 2023, table 3): conv 32, 64 with BatchNorm, FC 600, 120, 1.
 
-    1,474,249 weights on 28 x 28 with one output. The paper does not give the kernels: they are 3 x 3 here, the first
-    padded, and there is nothing between the fully connected layers. Pooling comes before ReLU, which is the same
-    function and has a quarter of the work.
+    1,474,249 weights on 28 x 28 with one output. Convolutions are followed by BatchNorm, ReLU and pooling, and nothing
+    is between the fully connected layers. The paper does not give the kernels: they are 3 x 3 here, the first padded.
+    Pooling comes before ReLU, which is the same function and has a quarter of the work.
     """
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:

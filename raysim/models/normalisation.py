@@ -26,16 +26,16 @@ def layers(module: nn.Module) -> list[BatchNorm]:
 def moments(modules: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
     """Mean and mean square of what each channel of their BatchNorm layers is given while `run` runs, (2, M) in float64.
 
-    A layer that is called several times counts with its last.
+    A layer that is called several times counts with its last; one that is never called has zeros.
     """
-    given: dict[nn.Module, Tensor] = {}
 
-    def watch(layer: nn.Module, args: tuple[Tensor]) -> None:
+    def watch(layer: BatchNorm, args: tuple[Tensor]) -> None:
         (inputs,) = args
         variance, mean = torch.var_mean(inputs.detach(), [0, *range(2, inputs.dim())], correction=0)
         given[layer] = torch.stack((mean.double(), variance.double() + mean.double() ** 2))
 
     own = [layer for module in modules for layer in layers(module)]
+    given = {layer: torch.zeros(2, layer.num_features, dtype=torch.float64) for layer in own}
     hooks = [layer.register_forward_pre_hook(watch) for layer in own]
     try:
         run()

@@ -58,7 +58,7 @@ class AUC(Binary):
     @cached_property
     def p(self) -> float:
         """The prior in use."""
-        return self.share if self.prior is None else self.prior
+        return super().p if self.prior is None else self.prior
 
     @cached_property
     def net(self) -> Network:

@@ -48,13 +48,13 @@ class Binary(NetworkProblem):
         for c in self.positive:
             if not 0 <= c < classes:
                 raise ConfigError("problem.positive", f"class {c} is not in the data, which has 0 to {classes - 1}")
-        if not 0 < self.share < 1:
-            raise ConfigError("problem.positive", f"{self.share:.0%} of the rows are positive; both kinds are needed")
+        if not 0 < self.p < 1:
+            raise ConfigError("problem.positive", f"{self.p:.0%} of the rows are positive; both kinds are needed")
         self._check_net()
 
     @cached_property
-    def share(self) -> float:
-        """That of positive rows in all clients' training data."""
+    def p(self) -> float:
+        """The share of positive rows in all clients' training data."""
         counts = self.data.class_counts
         return sum(counts[c] for c in set(self.positive)) / sum(counts)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems.auc import AUC
-from raysim.problems.cross_entropy import row_losses
+from raysim.problems.cross_entropy import binary_row_losses
 from raysim.registry import STRICT
 
 
@@ -51,7 +51,7 @@ class CompositionalAUC(AUC):
     def cross_entropy(self, x: Tensor, batch: Batch) -> Tensor:
         """That of the rows at the weights in x, a weighted sum."""
         logits = self.net(x[: self.net.size], batch.inputs)[..., 0]
-        return (batch.weights * row_losses(logits, self.is_positive(batch.labels))).sum(-1)
+        return (batch.weights * binary_row_losses(logits, self.is_positive(batch.labels))).sum(-1)
 
     def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
         rho = shrink * self.rho

@@ -59,8 +59,9 @@ class BinaryCrossEntropy(Binary):
         """The weighted cross-entropy of the batch's rows."""
         positive = self.is_positive(batch.labels)
         of_negative, of_positive = self.row_weights
-        losses = row_losses(outputs[..., 0], positive)
-        return (batch.weights * torch.where(positive, of_positive, of_negative) * losses).sum(-1)
+        losses = binary_row_losses(outputs[..., 0], positive)
+        weights = of_negative + (of_positive - of_negative) * positive.to(losses.dtype)
+        return (batch.weights * weights * losses).sum(-1)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
         """`auc` and `score_std`, of the scores. `accuracy`: of calling a row positive whose score is above 1/2."""
@@ -86,7 +87,7 @@ class RatioLoss(BinaryCrossEntropy):
     @cached_property
     def ratios(self) -> tuple[float, float]:
         """R of negatives and of positives."""
-        return self.share / (1 - self.share), (1 - self.share) / self.share
+        return self.p / (1 - self.p), (1 - self.p) / self.p
 
     @property
     def row_weights(self) -> tuple[float, float]:
@@ -94,6 +95,6 @@ class RatioLoss(BinaryCrossEntropy):
         return of_negative, of_positive
 
 
-def row_losses(logits: Tensor, positive: Tensor) -> Tensor:
+def binary_row_losses(logits: Tensor, positive: Tensor) -> Tensor:
     """Cross-entropy of each row: logits (..., B) and whether it is positive (..., B) to (..., B)."""
     return binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none")

@@ -30,7 +30,7 @@ class Pool(Protocol):
         """(N,), in the split's order."""
 
     def spread(self, rows: int) -> "Pool":
-        """About so many of its rows, evenly spread; all of them where there are no more."""
+        """At most so many rows of the split and at least half of that, evenly spread; all where there are no more."""
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
         """f's results (B, ...) of all batches, one after another: (N, ...)."""

@@ -20,8 +20,8 @@ from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems.pool import NormalisedPool, Pool
 
-# Training rows from which an evaluation takes BatchNorm's statistics, about: running statistics, which are of the last
-# ten minibatches or so, see a tenth of them.
+# Training rows from which an evaluation takes BatchNorm's statistics, at most. Running statistics, which are of the
+# last ten minibatches or so, see a tenth of them.
 POPULATION_ROWS = 5_000
 
 

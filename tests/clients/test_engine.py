@@ -117,20 +117,24 @@ def test_outputs_are_those_of_every_row_in_order() -> None:
             assert h[row] == pytest.approx(made.problem.outputs(z, one).item(), rel=1e-12)
 
 
-def test_a_sample_is_every_so_manieth_row_wherever_its_tasks_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_has_a_row_of_each_stretch_wherever_its_tasks_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     made = experiment(DIGITS, settings("cd_ma"))
     z = made.problem.init(0).to(torch.float64)
     whole = InProcessFleet(made.engine()).pool("train")
     h, n = whole.each(type(made.problem).outputs, z), len(made.shards.train)
     monkeypatch.setattr("clients.fleet.SPAN_ROWS", 70)
     monkeypatch.setattr("clients.engine.CHUNK_ROWS", 30)
-    for rows, every in ((n, 1), (2 * n, 1), (n // 2, 2), (200, n // 200)):
-        part = whole.spread(rows)
-        assert part.labels.tolist() == made.shards.train.labels[::every].tolist()
-        np.testing.assert_allclose(part.each(type(made.problem).outputs, z), h[::every], rtol=1e-12)
-        share = part.total(lambda problem, z, batch: batch.weights.sum(), z)
+    for pool, every in (
+        (whole.spread(n), 1), (whole.spread(2 * n), 1), (whole.spread(n - 1), 2), (whole.spread(200), 8),
+        (whole.spread(800).spread(240), 6),
+    ):  # fmt: skip
+        rows = pool.part.rows(np.arange(n // every))
+        assert (rows // every).tolist() == list(range(n // every))
+        assert every == 1 or len(set((rows % every).tolist())) == every, "at no fixed place"
+        assert pool.labels.tolist() == made.shards.train.labels[rows].tolist()
+        np.testing.assert_allclose(pool.each(type(made.problem).outputs, z), h[rows], rtol=1e-12)
+        share = pool.total(lambda problem, z, batch: batch.weights.sum(), z)
         assert float(share) == pytest.approx(1)
-    assert whole.spread(600).spread(200).labels.tolist() == made.shards.train.labels[:: n // 600 * 3].tolist()
 
 
 def test_spans_cover_a_split_once() -> None:

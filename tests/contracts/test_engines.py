@@ -96,6 +96,14 @@ def _work(made: Any) -> Any:
     return made.planner.blocks(update.work, 0, update.name, cohort)
 
 
+def test_engines_agree_on_products_with_the_hessian_through_batch_normalisation(tmp_path: Path) -> None:
+    base = dict(DIGITS) | COMPOSITIONAL | {"model": {"name": "bn_cnn"}}
+    algorithm = settings("local_scgdam", S=3, K=2, batch=6)
+    loop, together = (trajectory(experiment(base, algorithm, clients=engine), tmp_path, 2) for engine in BOTH)
+    torch.testing.assert_close(loop[-1].x, together[-1].x, rtol=1e-9, atol=1e-11)
+    assert (loop[0] - loop[-1]).norm() > 1e-3
+
+
 def test_auto_is_vectorised_but_for_networks_that_gain_nothing() -> None:
     def engine(base: Any, **sections: Any) -> type:
         return type(experiment(base, settings("cd_ma"), clients={"engine": "auto"}, **sections).engine())

@@ -6,6 +6,7 @@ import os
 import pickle
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -110,7 +111,7 @@ def test_digits() -> None:
 
 
 def test_thinned_classes_keep_their_share_of_training_rows_and_no_test_rows_are_lost() -> None:
-    whole, thinned = (Digits(thin=thin, thin_keep=0.2).load(seed=0) for thin in ((), (0, 3)))
+    whole, thinned = (Digits(**settings).load(seed=0) for settings in ({}, {"thin": (0, 3), "thin_keep": 0.2}))
     before, after = (np.bincount(splits.train.labels, minlength=10) for splits in (whole, thinned))
     assert after[[0, 3]].tolist() == [round(0.2 * before[0]), round(0.2 * before[3])]
     assert np.delete(after, [0, 3]).tolist() == np.delete(before, [0, 3]).tolist()
@@ -122,7 +123,7 @@ def test_thinned_classes_keep_their_share_of_training_rows_and_no_test_rows_are_
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.2])
 def test_thinned_classes_can_be_given_a_share_of_what_stays(share: float) -> None:
     half = (0, 1, 2, 3, 4)
-    whole, thinned = (Digits(thin=thin, thin_share=share).load(seed=0) for thin in ((), half))
+    whole, thinned = (Digits(**settings).load(seed=0) for settings in ({}, {"thin": half, "thin_share": share}))
     before, after = (np.bincount(splits.train.labels, minlength=10) for splits in (whole, thinned))
     assert after[5:].tolist() == before[5:].tolist()
     rest, own = int(before[5:].sum()), int(after[:5].sum())
@@ -138,11 +139,19 @@ def test_thinned_classes_can_be_given_a_share_of_what_stays(share: float) -> Non
         ({"thin_share": 0.9}, r"data.thin_share: it takes [\d,]+ rows of the thinned classes .*there are \d+"),
         ({"thin_share": 0.0001}, r"data.thin_share: it takes 0 rows"),
         ({"thin_share": 0.1, "thin_keep": 0.5}, r"data.thin_share: cannot stand beside data.thin_keep"),
+        (
+            {"thin": (), "thin_share": 0.1},
+            r"data.thin_share: is of the classes in data.thin, and there are none",
+        ),
+        (
+            {"thin": (), "thin_keep": 0.1},
+            r"data.thin_keep: is of the classes in data.thin, and there are none",
+        ),
     ],
 )
-def test_a_share_that_cannot_be_is_refused(settings: dict[str, float], message: str) -> None:
+def test_thinning_that_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Digits(thin=(0, 1), **settings).load(seed=0)
+        Digits(**{"thin": (0, 1), **settings}).load(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,8 @@ def test_the_counts_of_zhang_et_al_table_4(negatives: int, share: float, positiv
 def test_classes_of_files_are_thinned_too(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("".join(f"{2 * (i % 2) - 1} 1:{i}\n" for i in range(40)))
-    whole, thinned = (LibSVM(train=str(path), thin=thin, thin_keep=0.25).load(seed=0) for thin in ((), (1,)))
+    settings = ({}, {"thin": (1,), "thin_keep": 0.25})
+    whole, thinned = (LibSVM(train=str(path), **own).load(seed=0) for own in settings)
     before, after = (np.bincount(splits.train.labels) for splits in (whole, thinned))
     assert after.tolist() == [before[0], round(0.25 * before[1])]
     with pytest.raises(ConfigError, match=r"data.thin: class 2 is not in the data, which has 0 to 1"):
@@ -299,8 +309,31 @@ def test_images_of_a_parquet_file_can_be_made_alike(tmp_path: Path) -> None:
     assert table.features.shape == (3, 3, 8, 8)
     assert (table.features[2] == 200).all()
     numbers = column_file(tmp_path / "b.parquet", x=[0.5, 1.5], label=[0, 1])
-    with pytest.raises(ConfigError, match=r"^data.size: is of images, and .*b.parquet has no image column"):
+    with pytest.raises(ConfigError, match=r"^data.size: is of images, and no image column of .*b.parquet is used"):
         Parquet(train=numbers, size=8).load(seed=0)
+
+
+def test_pictures_that_scaling_would_spoil_are_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    clear = Image.fromarray(pixels(8, 8, 4), "RGBA")
+    palette = Image.fromarray(pixels(8, 8)).convert("P")
+    for name, picture, options in (
+        ("deep", Image.fromarray(ramp), {}),
+        ("real", Image.fromarray(ramp.astype(np.float32) / 65535), {"format": "TIFF"}),
+        ("clear", clear, {}),
+        ("hole", palette, {"transparency": 3}),
+    ):
+        buffer = io.BytesIO()
+        picture.save(buffer, **{"format": "PNG", **options})
+        train = image_file(tmp_path / f"{name}.parquet", [pixels(8, 8, 3), buffer.getvalue()], [0, 1])
+        with pytest.raises(DataError, match=r"row 1 (has mode '.*'|is transparent in places), which cannot be scaled"):
+            Parquet(train=train, size=4).load(seed=0)
+    buffer = io.BytesIO()
+    palette.save(buffer, "PNG")
+    train = image_file(tmp_path / "plain.parquet", [pixels(8, 8, 3), buffer.getvalue()], [0, 1])
+    assert Parquet(train=train, size=8, test_fraction=0).load(seed=0).train.shape == (3, 8, 8)
 
 
 def folder_of(path: Path, **images: list[np.ndarray]) -> str:
@@ -316,6 +349,10 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     images = pixels(6, 4, 5, 3)
     train = folder_of(tmp_path / "train", dog=list(images[:3]), cat=list(images[3:]))
     (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "train" / "cat" / "._0.png").write_bytes(b"what another system leaves")
+    (tmp_path / "train" / ".cache").mkdir()
+    (tmp_path / "train" / "cat" / ".checkpoints").mkdir()
+    (tmp_path / "train" / "cat" / ".checkpoints" / "0.png").write_bytes(png(images[0]))
     test = folder_of(tmp_path / "test", cat=[images[0]], dog=[images[1], images[2]])
     splits = ImageFolder(train=train, test=test).load(seed=0)
     assert splits.classes == 2
@@ -343,7 +380,7 @@ def test_a_folder_of_images_that_is_no_data_set_is_refused_by_name(
     with pytest.raises(DataError, match=r"flat/empty: has no images"):
         ImageFolder(train="flat").fingerprint()
     folder_of(tmp_path / "other", a=[pixels(4, 4)], c=[pixels(4, 4)])
-    with pytest.raises(DataError, match=r"other has the classes a, c, .*good a, b"):
+    with pytest.raises(DataError, match=r"other and .*good must have folders of the same names, and 'b' is"):
         ImageFolder(train="good", test="other").load(seed=0)
     (tmp_path / "good" / "b" / "2.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"good/b/2.png cannot be decoded"):

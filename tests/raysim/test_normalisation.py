@@ -47,6 +47,15 @@ def test_statistics_of_batches_of_different_sizes_add_up() -> None:
     torch.testing.assert_close(found, moments([module], lambda: module(inputs)), rtol=1e-12, atol=1e-13)
 
 
+def test_a_layer_that_is_not_reached_does_not_matter() -> None:
+    module, inputs = net(), rows(20)
+    idle = nn.ModuleList([module, nn.BatchNorm1d(2, track_running_stats=False)])
+    found = moments([idle], lambda: module(inputs))
+    assert (found.shape, found[:, 7:].abs().max()) == ((2, 9), 0)
+    with normalised([idle], found):
+        torch.testing.assert_close(module(inputs), net()(inputs), rtol=1e-12, atol=1e-13)
+
+
 def test_they_are_gone_afterwards_whatever_happens() -> None:
     module, inputs = net(), rows(8)
     before = module(inputs)
@@ -94,9 +103,10 @@ def test_the_population_is_that_of_all_clients_training_rows_or_an_even_part_of_
     torch.testing.assert_close(variance, hidden.var(0, correction=0), rtol=1e-10, atol=1e-12)
     monkeypatch.setattr("raysim.problems.problem.POPULATION_ROWS", 300)
     mean, variance = found()
-    every = len(inputs) // 300
-    torch.testing.assert_close(mean, hidden[::every].mean(0), rtol=1e-10, atol=1e-12)
-    assert every == 4
+    part = fleet.pool("train").spread(300).part
+    some = hidden[part.rows(np.arange(len(inputs) // part.every))]
+    torch.testing.assert_close(mean, some.mean(0), rtol=1e-10, atol=1e-12)
+    assert 150 <= len(some) <= 300
 
 
 def test_a_run_is_evaluated_so_and_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
