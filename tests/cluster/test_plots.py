@@ -84,6 +84,27 @@ def test_a_run_draws_its_own_metric_twice(tmp_path: Path) -> None:
             assert image.format == "PNG"
 
 
+def test_points_evaluated_beside_are_told_and_drawn_with_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = {"name": "compositional_auc", "rho": 1.0}
+    made = experiment(DIGITS, settings("local_scgdam", S=12), problem=problem, evaluate={"splits": ["train", "test"]})
+    *_, last = server(made, tmp_path).run()
+    (tmp_path / "config.yaml").write_text(yaml12.dump(made.resolved))
+    found = summary.write(tmp_path, made)
+    measured = {split: last.metrics[split]["inner_auc"] for split in ("train", "test")}
+    assert found["final_beside"] == {"inner": measured}
+    assert found["final"]["test"] != measured["test"]
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(plots, "save", lambda figure, out: drawn.update({out.stem: figure}))
+    plots.draw(tmp_path, "auc")
+    ends = {label: y[-1] for label, (_, y) in lines(drawn["auc_round"].axes[0]).items()}
+    assert ends == {
+        "train": found["final"]["train"], "test": found["final"]["test"],
+        "train, inner": measured["train"], "test, inner": measured["test"],
+    }  # fmt: skip
+
+
 ZONES = [{"offset_h": -5.0}, {"offset_h": 1.0}]
 FREQUENT = {"name": "markov", "share": 0.8, "diurnal": {"amplitude": 0.2, "zones": ZONES}}
 

@@ -39,7 +39,8 @@ def test_a_bad_client_is_left_out_and_counted(name: str, engine: str, tmp_path: 
     assert playing.memory.get(3) is None
     rounds, took_part = (pq.read_table(tmp_path / f"{n}.parquet").to_pylist() for n in ("rounds", "participation"))
     assert sum(row["rejected"] for row in rounds) > 0
-    assert [row["rejected"] for row in took_part] == [row["client"] == 3 for row in took_part]
+    looked = [row for row in took_part if row["phase"] != "dual"]  # where the quadratic gives y back, whatever the rows
+    assert [row["rejected"] for row in looked] == [row["client"] == 3 for row in looked]
     for row in rounds:
         mine = [p for p in took_part if (p["round"], p["phase"]) == (row["round"], row["phase"])]
         assert row["rejected"] == sum(p["rejected"] for p in mine)
