@@ -32,7 +32,8 @@ def moments(modules: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
     def watch(layer: BatchNorm, args: tuple[Tensor]) -> None:
         (inputs,) = args
         variance, mean = torch.var_mean(inputs.detach(), [0, *range(2, inputs.dim())], correction=0)
-        given[layer] = torch.stack((mean.double(), variance.double() + mean.double() ** 2))
+        mean, variance = mean.cpu().double(), variance.cpu().double()
+        given[layer] = torch.stack((mean, variance + mean**2))
 
     own = [layer for module in modules for layer in layers(module)]
     given = {layer: torch.zeros(2, layer.num_features, dtype=torch.float64) for layer in own}

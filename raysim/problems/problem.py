@@ -210,7 +210,9 @@ class NetworkProblem(Problem):
 
     def moments(self, z: Point, batch: Batch) -> Tensor:
         """The batch's part in the mean and mean square of BatchNorm's inputs, (2, M)."""
-        return batch.weights.sum() * moments([net.module for net in self.networks], lambda: self.outputs(z, batch))
+        return float(batch.weights.sum()) * moments(
+            [net.module for net in self.networks], lambda: self.outputs(z, batch)
+        )
 
     def shift(self, y: Tensor) -> Tensor | None:
         """What is added to every row's inputs before the network sees them, of their shape; None: nothing is.
