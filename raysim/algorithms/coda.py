@@ -125,7 +125,7 @@ class CODAPlus(Algorithm[State]):
     def init(self, z: Point) -> State:
         return State(z, z.x)
 
-    def phases(self, t: int) -> tuple[Update]:
+    def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
         stage = stage_of(t, self.stage_steps, self.K)
         eta = self.eta / self.decay**stage
         return (Update(self.S or self.clients, self.K, self.batch, eta, self.theta, stage),)
@@ -168,40 +168,20 @@ class BestDual(Phase[State, Point, Tensor, Tensor]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CODA(Algorithm[State]):
+class CODA(CODAPlus):
     """CODA: CODA+ whose stages begin with the best y in closed form, where the problem has one (Guo et al. 2020).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
+        clients, S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
         dual_batch: rows of each client from which the best y is taken.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    theta: NonNegativeFloat = 0.0
-    stage_steps: StageSteps = 2000
-    decay: Decay = 3.0
     dual_batch: PositiveInt = 1000
 
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
-
-    def init(self, z: Point) -> State:
-        return State(z, z.x)
-
     def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
-        stage = stage_of(t, self.stage_steps, self.K)
-        S, eta = self.S or self.clients, self.eta / self.decay**stage
-        update = Update(S, self.K, self.batch, eta, self.theta, stage)
-        begins = t > 0 and stage > stage_of(t - 1, self.stage_steps, self.K)
-        return (BestDual(S, self.dual_batch), update) if begins else (update,)
-
-    def point(self, state: State) -> Point:
-        return state.z
+        update = super().phases(t)
+        begins = t > 0 and stage_of(t, self.stage_steps, self.K) > stage_of(t - 1, self.stage_steps, self.K)
+        return (BestDual(self.S or self.clients, self.dual_batch), *update) if begins else update
 
 
 class Controlled(NamedTuple):
