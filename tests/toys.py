@@ -117,13 +117,15 @@ class InnerStep(Quadratic):
 
     rho: float = 0.3
 
-    def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
-        def inner(x: Tensor) -> Tensor:
-            return x - shrink * self.rho * self.gradient(Point(x, torch.zeros_like(z.y)), batch).x
+    def composed(
+        self, z: Point, h: Tensor, alpha: float, inner: Batch, outer: Batch, shrink: float = 1.0
+    ) -> tuple[Tensor, Point]:
+        def g_of(x: Tensor) -> Tensor:
+            return x - shrink * self.rho * self.gradient(Point(x, torch.zeros_like(z.y)), inner).x
 
-        g, back = torch.func.vjp(inner, z.x)
+        g, back = torch.func.vjp(g_of, z.x)
         h = (1 - alpha) * h + alpha * g.detach()
-        q = self.gradient(Point(h, z.y), batch)
+        q = self.gradient(Point(h, z.y), outer)
         (g_x,) = back(q.x)
         return h, Point(g_x.detach(), q.y)
 

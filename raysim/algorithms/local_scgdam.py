@@ -8,7 +8,7 @@ over clients.
 |---|---|---|---|
 | K | S | clients per round | all in the paper |
 | p | K | local steps between synchronisations: a round | 4, 8, 16 in section 6 |
-| | batch | rows of a minibatch, xi = zeta | 32, section 6.1 |
+| xi, zeta | batch | rows of each of the two minibatches of a step | 32, section 6.1 |
 | gamma_x eta, gamma_y eta | eta, gamma | primal and dual step size | 0.33 * 0.3 = 0.099, table 2 |
 | alpha eta | alpha | weight of the new inner value in h | 3 * 0.3 = 0.9, table 2 |
 | beta_x eta, beta_y eta | beta_x, beta_y | weight of the new gradient in u and v | 3.3 * 0.3 = 0.99, table 2 |
@@ -47,6 +47,15 @@ class State(NamedTuple):
     d: Point | None = None
 
 
+class Carry(NamedTuple):
+    """The local state, and between the two minibatches of a step the first of them."""
+
+    z: Point
+    h: Tensor | None
+    d: Point | None
+    xi: Batch | None = None
+
+
 class Averaged(NamedTuple):
     """What is uploaded: a client's last point, inner estimate and momentum."""
 
@@ -56,7 +65,7 @@ class Averaged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(LocalUpdate[State, State, State, Averaged]):
+class Update(LocalUpdate[State, State, Carry, Averaged]):
     """K local steps along the momentum, each followed by estimates at the new point; all five vectors are averaged."""
 
     eta: float
@@ -65,39 +74,42 @@ class Update(LocalUpdate[State, State, State, Averaged]):
     beta_x: float
     beta_y: float
     shrink: float
+    one_minibatch: bool
     first: bool
 
     @property
     def work(self) -> LocalSteps:
-        return LocalSteps(self.K + self.first, self.batch)  # h_0, u_0 and v_0 take a minibatch, and no step
+        estimates = self.K + self.first  # of h_0, u_0 and v_0, after which there is no step
+        return LocalSteps(estimates if self.one_minibatch else 2 * estimates, self.batch)
 
     @property
     def evaluations(self) -> float:
-        # Of the inner function and of the outer, and a product with a Hessian, which is two; a problem without an inner
-        # function, or first_order, is booked the same.
-        return 4.0
+        # Of a pair of rows, a gradient of the inner function and one of the outer, and a product with a Hessian, which
+        # is two; a problem without an inner function, or first_order, is booked the same.
+        return 4.0 if self.one_minibatch else 2.0
 
     def sends(self, state: State) -> State:
         return state
 
-    def start(self, sent: State, memory: None) -> State:
-        return sent
+    def start(self, sent: State, memory: None) -> Carry:
+        return Carry(*sent)
 
-    def step(self, problem: Problem, sent: State, carry: State, batch: Batch) -> State:
-        z, h, d = carry
+    def step(self, problem: Problem, sent: State, carry: Carry, batch: Batch) -> Carry:
+        z, h, d, xi = carry
+        if xi is None and not self.one_minibatch:
+            return Carry(z, h, d, batch)
+        xi, zeta = xi or batch, batch
         if h is None or d is None:
-            return State(z, *problem.composed(z, z.x, 1.0, batch, self.shrink))
+            return Carry(z, *problem.composed(z, z.x, 1.0, xi, zeta, self.shrink))
         z = z.descent_ascent(d, self.eta, self.gamma)
-        h, g = problem.composed(z, h, self.alpha, batch, self.shrink)
+        h, g = problem.composed(z, h, self.alpha, xi, zeta, self.shrink)
         u = (1 - self.beta_x) * d.x + self.beta_x * g.x
         v = (1 - self.beta_y) * d.y + self.beta_y * g.y
-        return State(z, h, Point(u, v))
+        return Carry(z, h, Point(u, v))
 
-    def finish(self, sent: State, carry: State) -> Reply[Averaged]:
-        z, h, d = carry
-        return Reply(
-            Averaged(z, z.x if h is None else h, z if d is None else d)
-        )  # None only where shapes are asked for
+    def finish(self, sent: State, carry: Carry) -> Reply[Averaged]:
+        z, h, d, _ = carry  # without h and d only where shapes are asked for
+        return Reply(Averaged(z, z.x if h is None else h, z if d is None else d))
 
     def absorb(self, state: State, mean: Averaged, accepted: int) -> State:
         return State(*mean)
@@ -113,7 +125,8 @@ class LocalSCGDAM(Algorithm[State]):
         clients: how many there are, supplied by the simulator.
         S: clients per round; all of them if none is given.
         K: local steps.
-        batch: rows of a minibatch.
+        batch: rows of each of the two minibatches of a step, one for the inner and one for the outer function.
+        one_minibatch: a step has one for both.
         eta, gamma: primal and dual step size.
         alpha: weight of the inner function's new value, in [0, 1]; 1 keeps none of the past.
         beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
@@ -134,6 +147,7 @@ class LocalSCGDAM(Algorithm[State]):
     stage_steps: StageSteps = ()
     decay: Decay = 10.0
     decay_inner: bool = True
+    one_minibatch: bool = False
 
     def __post_init__(self) -> None:
         check_stages(self.stage_steps, self.K)
@@ -145,7 +159,7 @@ class LocalSCGDAM(Algorithm[State]):
         shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
         steps = (shrink * self.eta, shrink * self.gamma, self.alpha, self.beta_x, self.beta_y)
         inner = shrink if self.decay_inner else 1.0
-        return (Update(self.S or self.clients, self.K, self.batch, *steps, inner, first=t == 0),)
+        return (Update(self.S or self.clients, self.K, self.batch, *steps, inner, self.one_minibatch, t == 0),)
 
     def point(self, state: State) -> Point:
         return state.z

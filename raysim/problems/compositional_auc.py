@@ -53,15 +53,17 @@ class CompositionalAUC(AUC):
         logits = self.net(x[: self.net.size], batch.inputs)[..., 0]
         return (batch.weights * binary_row_losses(logits, self.is_positive(batch.labels))).sum(-1)
 
-    def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
+    def composed(
+        self, z: Point, h: Tensor, alpha: float, inner: Batch, outer: Batch, shrink: float = 1.0
+    ) -> tuple[Tensor, Point]:
         rho = shrink * self.rho
-        slope = torch.func.grad(lambda x: self.cross_entropy(x, batch))
+        slope = torch.func.grad(lambda x: self.cross_entropy(x, inner))
         if self.first_order:
             h = (1 - alpha) * h + alpha * (z.x - rho * slope(z.x))
-            return h, self.gradient(Point(h, z.y), batch)
+            return h, self.gradient(Point(h, z.y), outer)
         down, times_hessian = torch.func.vjp(slope, z.x)  # type: ignore[misc]
         # Both are detached: what they are made of would stay in memory as long as the carry.
         h = (1 - alpha) * h + alpha * (z.x - rho * down.detach())
-        q = self.gradient(Point(h, z.y), batch)
+        q = self.gradient(Point(h, z.y), outer)
         (curved,) = times_hessian(q.x)
         return h, Point(q.x - rho * curved.detach(), q.y)

@@ -87,20 +87,24 @@ class Problem(ABC):
 
         return Point(*torch.func.grad(value, argnums=(0, 1))(z.x, z.y))
 
-    def composed(self, z: Point, h: Tensor, alpha: float, batch: Batch, shrink: float = 1.0) -> tuple[Tensor, Point]:
+    def composed(
+        self, z: Point, h: Tensor, alpha: float, inner: Batch, outer: Batch, shrink: float = 1.0
+    ) -> tuple[Tensor, Point]:
         """An estimate of the inner function of f(g(x), y), and the gradient there: g is the identity unless overridden.
 
         Args:
             z: where to.
             h: the estimate of g so far, of x's shape.
-            alpha: weight of g(x) on the batch in the new estimate h' = (1 - alpha) h + alpha g(x).
+            alpha: weight of g(x) in the new estimate h' = (1 - alpha) h + alpha g(x).
+            inner: the rows that g and its Jacobian are of.
+            outer: the rows that f is of.
             shrink: what the inner step is multiplied with, where g has one.
 
         Returns:
-            h', and (transposed Jacobian of g at x times grad_x f(h', y), grad_y f(h', y)) on the batch.
+            h', and (transposed Jacobian of g at x times grad_x f(h', y), grad_y f(h', y)).
         """
         h = (1 - alpha) * h + alpha * z.x
-        return h, self.gradient(Point(h, z.y), batch)
+        return h, self.gradient(Point(h, z.y), outer)
 
     def best_dual(self, z: Point, batch: Batch) -> Tensor:
         """The y that maximises F(x, y) on the batch, where there is a closed form; z.y otherwise. Shape (D_y,)."""

@@ -153,7 +153,7 @@ def test_momentum_local_sgda_of_one_client_without_memory_is_local_sgda(base: di
 @BASES
 def test_local_scgdam_without_an_inner_step_and_its_memory_is_momentum_local_sgda(base: dict, tmp_path: Path) -> None:
     stages = {"stage_steps": [8]}
-    scgdam = experiment(base, settings("local_scgdam", alpha=1, **stages))
+    scgdam = experiment(base, settings("local_scgdam", alpha=1, one_minibatch=True, **stages))
     plain = experiment(base, settings("momentum_local_sgda", **stages))
     same(trajectory(scgdam, tmp_path, 4), trajectory(plain, tmp_path, 4))
 
@@ -163,7 +163,9 @@ def test_compositional_auc_with_an_inner_step_of_zero_is_the_auc_problem(base: d
     def of(problem: dict[str, object], algorithm: dict[str, object]) -> list[Point]:
         return trajectory(experiment(base, algorithm, problem=problem), tmp_path, 4)
 
-    flat = of({"name": "compositional_auc", "rho": 0.0}, settings("local_scgdam", alpha=1, stage_steps=[]))
+    flat = of(
+        {"name": "compositional_auc", "rho": 0.0}, settings("local_scgdam", alpha=1, one_minibatch=True, stage_steps=[])
+    )
     same(flat, of({"name": "auc", "score": "sigmoid"}, settings("momentum_local_sgda")), 1e-12)
     stepping = of({"name": "compositional_auc", "rho": 0.5}, settings("local_scgdam", alpha=1, stage_steps=[]))
     assert (stepping[-1] - flat[-1]).norm() > 1e-3

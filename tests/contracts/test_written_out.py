@@ -127,14 +127,14 @@ def test_momentum_local_sgda(engine: str, tmp_path: Path) -> None:
 
 
 @ENGINES
-@pytest.mark.parametrize("decay_inner", [True, False])
-def test_local_scgdam(engine: str, decay_inner: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("decay_inner", "one_minibatch"), [(True, False), (False, True)])
+def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, tmp_path: Path) -> None:
     """Algorithm 1 of Zhang et al. 2023, iteration by iteration, on different clients, whose inner functions differ too.
 
     The inner function is a step on what of a client's quadratic is in x alone; steps are divided after two rounds.
     """
     weights = {"alpha": 0.7, "beta_x": 0.3, "beta_y": 0.4}
-    stages = {"stage_steps": [2 * K], "decay": 4, "decay_inner": decay_inner}
+    stages = {"stage_steps": [2 * K], "decay": 4, "decay_inner": decay_inner, "one_minibatch": one_minibatch}
     made = experiment(
         QUADRATIC,
         {"name": "local_scgdam", **LOCAL, **weights, **stages},
@@ -145,14 +145,19 @@ def test_local_scgdam(engine: str, decay_inner: bool, tmp_path: Path) -> None:
     clients = Clients(made)
     weight = np.repeat([0.3, 0.4], [DX, DY])
     drawn = [[rows for t in range(4) for rows in clients.batches(t, i)] for i in range(N)]
+    if one_minibatch:
+        pairs = [list(zip(rows, rows, strict=True)) for rows in drawn]
+    else:
+        pairs = [list(zip(rows[::2], rows[1::2], strict=True)) for rows in drawn]
     z = np.tile(clients.start, (N, 1))
     h, d = z[:, :DX].copy(), np.zeros_like(z)
 
     def estimate(t: int, alpha: float, weight: Array, rho: float) -> None:
         for i in range(N):
-            A, _, _, a, _ = clients.coefficients(i, drawn[i][t])
+            xi, zeta = pairs[i][t]
+            A, _, _, a, _ = clients.coefficients(i, xi)
             h[i] = (1 - alpha) * h[i] + alpha * (z[i, :DX] - rho * (A @ z[i, :DX] + a))
-            q = clients.A(i, drawn[i][t], np.concatenate([h[i], z[i, DX:]]))
+            q = clients.A(i, zeta, np.concatenate([h[i], z[i, DX:]]))
             q[:DX] = q[:DX] - rho * A @ q[:DX]
             d[i] = (1 - weight) * d[i] + weight * q
 

@@ -48,7 +48,7 @@ def inner(made: CompositionalAUC, x: Tensor, rows: Batch, eps: float = 1e-6) -> 
 def test_the_inner_function_is_a_step_on_the_cross_entropy_of_the_weights_alone() -> None:
     made = problem(rho=0.3)
     rows, z = batch(made), somewhere(made)
-    h, _ = made.composed(z, z.x, 1.0, rows)
+    h, _ = made.composed(z, z.x, 1.0, rows, rows)
     torch.testing.assert_close(h, inner(made, z.x, rows), rtol=1e-7, atol=1e-9)
     assert torch.equal(h[-2:], z.x[-2:])
     assert (h[:-2] - z.x[:-2]).norm() > 1e-3
@@ -66,7 +66,7 @@ def test_the_estimate_moves_by_alpha(alpha: float) -> None:
     made = problem(rho=0.3)
     rows, z = batch(made), somewhere(made)
     before = somewhere(made, seed=5).x
-    h, _ = made.composed(z, before, alpha, rows)
+    h, _ = made.composed(z, before, alpha, rows, rows)
     torch.testing.assert_close(h, (1 - alpha) * before + alpha * inner(made, z.x, rows), rtol=1e-7, atol=1e-9)
 
 
@@ -76,7 +76,7 @@ def test_the_product_with_the_hessian_agrees_with_central_differences(model: str
     made = problem(model, rho=0.3)
     rows, z = batch(made), somewhere(made)
     before = somewhere(made, seed=5)
-    h, got = made.composed(z, before.x, 0.6, rows)
+    h, got = made.composed(z, before.x, 0.6, rows, rows)
     q = AUC.gradient(made, Point(h, z.y), rows)
     slope = torch.func.grad(lambda x: made.cross_entropy(x, rows))
     eps = 1e-6 / float(q.x.norm())
@@ -96,7 +96,22 @@ def test_with_the_whole_of_the_new_value_it_is_the_gradient_of_the_composition()
         down = torch.func.grad(lambda x: made.cross_entropy(x, rows))(x)
         return made.value(Point(x - made.rho * down, y), rows)
 
-    _, got = made.composed(z, z.x, 1.0, rows)
+    _, got = made.composed(z, z.x, 1.0, rows, rows)
+    g_x, g_y = torch.func.grad(whole, argnums=(0, 1))(z.x, z.y)
+    torch.testing.assert_close(got.x, g_x, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(got.y, g_y, rtol=1e-10, atol=1e-12)
+
+
+def test_the_inner_function_is_of_its_own_rows() -> None:
+    made = problem(rho=0.5)
+    xi, zeta, z = batch(made, seed=0), batch(made, seed=1), somewhere(made)
+
+    def whole(x: Tensor, y: Tensor) -> Tensor:
+        down = torch.func.grad(lambda x: made.cross_entropy(x, xi))(x)
+        return made.value(Point(x - made.rho * down, y), zeta)
+
+    h, got = made.composed(z, z.x, 1.0, xi, zeta)
+    torch.testing.assert_close(h, inner(made, z.x, xi), rtol=1e-7, atol=1e-9)
     g_x, g_y = torch.func.grad(whole, argnums=(0, 1))(z.x, z.y)
     torch.testing.assert_close(got.x, g_x, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(got.y, g_y, rtol=1e-10, atol=1e-12)
@@ -105,8 +120,8 @@ def test_with_the_whole_of_the_new_value_it_is_the_gradient_of_the_composition()
 def test_first_order_leaves_the_hessian_out_and_nothing_else() -> None:
     exact, ablation = problem(rho=0.5), problem(rho=0.5, first_order=True)
     rows, z = batch(exact), somewhere(exact)
-    h, right = exact.composed(z, z.x, 0.9, rows)
-    same, wrong = ablation.composed(z, z.x, 0.9, rows)
+    h, right = exact.composed(z, z.x, 0.9, rows, rows)
+    same, wrong = ablation.composed(z, z.x, 0.9, rows, rows)
     assert torch.equal(same, h)
     torch.testing.assert_close(wrong.x, exact.gradient(Point(h, z.y), rows).x, rtol=1e-12, atol=1e-14)
     assert (wrong.x - right.x).norm() > 1e-3 * right.x.norm()
@@ -116,8 +131,8 @@ def test_first_order_leaves_the_hessian_out_and_nothing_else() -> None:
 def test_the_inner_step_can_be_shrunk() -> None:
     made, smaller = problem(rho=0.5), problem(rho=0.05)
     rows, z = batch(made), somewhere(made)
-    h, g = made.composed(z, z.x, 1.0, rows, 0.1)
-    expected, d = smaller.composed(z, z.x, 1.0, rows)
+    h, g = made.composed(z, z.x, 1.0, rows, rows, 0.1)
+    expected, d = smaller.composed(z, z.x, 1.0, rows, rows)
     torch.testing.assert_close(h, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(g.x, d.x, rtol=1e-12, atol=1e-14)
 
@@ -125,7 +140,7 @@ def test_the_inner_step_can_be_shrunk() -> None:
 def test_nothing_that_it_gives_keeps_its_graph() -> None:
     made = problem()
     rows, z = batch(made), somewhere(made)
-    h, g = made.composed(z, z.x, 1.0, rows)
+    h, g = made.composed(z, z.x, 1.0, rows, rows)
     assert not any(leaf.requires_grad for leaf in (h, g.x, g.y))
 
 
