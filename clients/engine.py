@@ -78,7 +78,7 @@ class Engine(ABC):
         return functools.reduce(operator.add, self._results(f, z, part, start, stop))
 
     def _results(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Iterator[Tensor]:
-        z, share, split = self._private(z), 1 / len(part.labels(self.shards)), part.split
+        z, share, split = self._private(z), 1 / part.size(self.shards), part.split
         for i in range(start, stop, CHUNK_ROWS):
             rows = part.rows(np.arange(i, min(i + CHUNK_ROWS, stop)))
             with torch.no_grad():

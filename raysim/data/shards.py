@@ -42,14 +42,20 @@ class Sample:
 
     def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The split's rows that stand at these places of it."""
+        if self.every == 1:
+            return places
         # Drawn, since a file may have a period, which every nth row would meet.
         within: NDArray[np.int64] = (draws.uniform(0, "sample", places) * self.every).astype(np.int64)
         return self.every * places + within
 
+    def size(self, shards: "Shards") -> int:
+        """N, how many rows it has."""
+        return len(getattr(shards, self.split)) // self.every
+
     def labels(self, shards: "Shards") -> NDArray[np.int64]:
         """(N,), of its rows."""
         of_split: NDArray[np.int64] = getattr(shards, self.split).labels
-        return of_split[self.rows(np.arange(len(of_split) // self.every))]
+        return of_split if self.every == 1 else of_split[self.rows(np.arange(self.size(shards)))]
 
     def spread(self, rows: int, of: int) -> "Sample":
         """At most so many rows and at least half of that, evenly spread, in place of its own, which are `of`."""
