@@ -75,6 +75,7 @@ class Update(LocalUpdate[State, State, Carry, Averaged]):
     beta_y: float
     shrink: float
     one_minibatch: bool
+    keep_inner: bool
     first: bool
 
     @property
@@ -101,7 +102,7 @@ class Update(LocalUpdate[State, State, Carry, Averaged]):
         xi, zeta = xi or batch, batch
         if h is None or d is None:
             return Carry(z, *problem.composed(z, z.x, 1.0, xi, zeta, self.shrink))
-        z = z.descent_ascent(d, self.eta, self.gamma)
+        z = (Point(h, z.y) if self.keep_inner else z).descent_ascent(d, self.eta, self.gamma)
         h, g = problem.composed(z, h, self.alpha, xi, zeta, self.shrink)
         u = (1 - self.beta_x) * d.x + self.beta_x * g.x
         v = (1 - self.beta_y) * d.y + self.beta_y * g.y
@@ -127,6 +128,8 @@ class LocalSCGDAM(Algorithm[State]):
         K: local steps.
         batch: rows of each of the two minibatches of a step, one for the inner and one for the outer function.
         one_minibatch: a step has one for both.
+        keep_inner: a step goes from h and not from x, so that inner steps are kept. With the problem's `first_order` it
+            is what the code of Yuan et al. (PDSCA in LibAUC) does: a step on cross-entropy, then one on AUC.
         eta, gamma: primal and dual step size.
         alpha: weight of the inner function's new value, in [0, 1]; 1 keeps none of the past.
         beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
@@ -148,6 +151,7 @@ class LocalSCGDAM(Algorithm[State]):
     decay: Decay = 10.0
     decay_inner: bool = True
     one_minibatch: bool = False
+    keep_inner: bool = False
 
     def __post_init__(self) -> None:
         check_stages(self.stage_steps, self.K)
@@ -159,7 +163,11 @@ class LocalSCGDAM(Algorithm[State]):
         shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
         steps = (shrink * self.eta, shrink * self.gamma, self.alpha, self.beta_x, self.beta_y)
         inner = shrink if self.decay_inner else 1.0
-        return (Update(self.S or self.clients, self.K, self.batch, *steps, inner, self.one_minibatch, t == 0),)
+        return (
+            Update(
+                self.S or self.clients, self.K, self.batch, *steps, inner, self.one_minibatch, self.keep_inner, t == 0
+            ),
+        )
 
     def point(self, state: State) -> Point:
         return state.z

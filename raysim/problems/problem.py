@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from raysim.data import Shards
+from raysim.derivative import gradients
 from raysim.errors import ConfigError
 from raysim.models.network import Network
 from raysim.models.normalisation import layers, moments
@@ -81,11 +81,8 @@ class Problem(ABC):
 
     def gradient(self, z: Point, batch: Batch) -> Point:
         """(grad_x F, grad_y F) at z on the batch, neither negated."""
-
-        def value(x: Tensor, y: Tensor) -> Tensor:
-            return self.value(Point(x, y), batch)
-
-        return Point(*torch.func.grad(value, argnums=(0, 1))(z.x, z.y))
+        x, y = gradients(lambda x, y: self.value(Point(x, y), batch), z.x, z.y)
+        return Point(x, y)
 
     def composed(
         self, z: Point, h: Tensor, alpha: float, inner: Batch, outer: Batch, shrink: float = 1.0

@@ -29,6 +29,7 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.derivative import gradients
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
@@ -85,7 +86,7 @@ class Robust(NetworkProblem):
 
     def ascent(self, z: Point, batch: Batch) -> Tensor:
         """grad_y F on the batch, shape (D_y,)."""
-        gradient: Tensor = torch.func.grad(lambda y: self.value(replace(z, y=y), batch))(z.y)
+        (gradient,) = gradients(lambda y: self.value(replace(z, y=y), batch), z.y)
         return gradient
 
     def evaluate(self, z: Point, pool: Pool) -> Mapping[str, float | None]:

@@ -127,14 +127,17 @@ def test_momentum_local_sgda(engine: str, tmp_path: Path) -> None:
 
 
 @ENGINES
-@pytest.mark.parametrize(("decay_inner", "one_minibatch"), [(True, False), (False, True)])
-def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("decay_inner", "one_minibatch", "keep_inner"), [(True, False, False), (False, True, False), (True, False, True)]
+)
+def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, keep_inner: bool, tmp_path: Path) -> None:
     """Algorithm 1 of Zhang et al. 2023, iteration by iteration, on different clients, whose inner functions differ too.
 
     The inner function is a step on what of a client's quadratic is in x alone; steps are divided after two rounds.
     """
     weights = {"alpha": 0.7, "beta_x": 0.3, "beta_y": 0.4}
     stages = {"stage_steps": [2 * K], "decay": 4, "decay_inner": decay_inner, "one_minibatch": one_minibatch}
+    stages["keep_inner"] = keep_inner
     made = experiment(
         QUADRATIC,
         {"name": "local_scgdam", **LOCAL, **weights, **stages},
@@ -165,6 +168,8 @@ def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, tmp_p
     expected, inner = [], []
     for t in range(1, 4 * K + 1):
         late = t > 2 * K
+        if keep_inner:
+            z = np.concatenate([h, z[:, DX:]], axis=1)
         z = z - (H / 4 if late else H) * d
         estimate(t, 0.7, weight, 0.3 / 4 if late and decay_inner else 0.3)
         if t % K == 0:
