@@ -1,11 +1,12 @@
 """A long run whose processes are killed all the time, beside an undisturbed one: same bits, and nothing left behind.
 
-    python -m tests.soak [--rounds 1000] [--pause 3] [--seed 0]
+    python -m tests.soak [--rounds 1000] [--pause 3] [--apart 0] [--seed 0]
 
 CODASCA, whose clients keep memory, on digits over two client actors. After 0.5 to 1.5 times `pause` seconds, again and
-again, one of Ray's processes of the run gets SIGKILL: a client actor, or one time in twenty the server. It prints what
-was in memory on the way, and ends with a status other than 0 if a number differs from the undisturbed run's or a
-process, an actor, an object in the store, a file or an open file is left.
+again, one of Ray's processes of the run gets SIGKILL: a client actor, or one time in twenty the server; with `apart`
+not before so many rounds were played since the last time, so that a slow machine gets on. It prints what was in memory
+on the way, and ends with a status other than 0 if a number differs from the undisturbed run's or a process, an actor,
+an object in the store, a file or an open file is left.
 """
 
 import argparse
@@ -58,7 +59,9 @@ class Killer:
     """Kills workers at random instants, in a thread of its own, until it is told to stop."""
 
     pause_s: float
+    apart: int
     random: random.Random
+    played: int = 0  # rounds, some of them again
     killed: Counter[str] = field(default_factory=Counter)
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -74,7 +77,11 @@ class Killer:
         self._thread.join()
 
     def _kill(self) -> None:
+        last = -self.apart
         while not self._over.wait(self.pause_s * self.random.uniform(0.5, 1.5)):
+            if self.played < last + self.apart:
+                continue
+            last = self.played
             role = ROLES[self.random.random() < SERVER_SHARE]
             if there := workers(role):
                 os.kill(self.random.choice(there).pid, signal.SIGKILL)
@@ -121,14 +128,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--pause", type=float, default=3.0)
+    parser.add_argument("--apart", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    killer = Killer(given.pause, random.Random(given.seed))
+    killer = Killer(given.pause, given.apart, random.Random(given.seed))
 
     def watch(report: Progress) -> None:
+        killer.played += 1
         if report.round % max(1, given.rounds // 10) == 0:
             say(
                 f"round {report.round}: killed {dict(killer.killed)}; MB: driver {megabytes([psutil.Process()])}, "

@@ -35,6 +35,8 @@ BASE: dict[str, Any] = {
     "clients": {"actors": 2, "num_cpus": 0.1, "engine": "loop"},
 }
 ROOT = Path(__file__).parents[2]
+# Programs that last a minute on an idle machine are given up after so long: only one that hangs takes it.
+HANGS_S = 1200
 ALGORITHMS = ["cd_mage_plus", "codasca", "tests.toys:Remembering"]
 
 
@@ -75,7 +77,7 @@ def test_a_process_that_ends_at_any_moment_of_a_phase_changes_nothing(name: str,
 
 def test_nodes_that_leave_a_cluster_change_nothing(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.cluster.nodes", str(tmp_path), "20"]
-    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=400)
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=HANGS_S)
     assert done.returncode == 0, done.stderr
     same(*(Result(next(tmp_path.glob(f"{name}-*")), "auc") for name in ("undisturbed", "cluster")))
 
@@ -92,7 +94,7 @@ def test_work_that_ray_ends_for_want_of_memory_is_done_again(tmp_path: Path) -> 
     # Ray's own rule is 95 % of the machine's memory, which would take it all.
     limit = {"RAY_memory_usage_threshold": str((memory.total - memory.available + 5e9) / memory.total)}
     words = [str(Path(sys.executable).with_name("raysim")), "run", str(path)]
-    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=os.environ | limit)
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=HANGS_S, env=os.environ | limit)
     assert (done.returncode, done.stderr) == (0, "")
     assert struck(str(marks)) == {"hungry"}
     (folder,) = (tmp_path / "runs").iterdir()
@@ -104,7 +106,7 @@ def test_a_small_object_store_is_kept_free_and_a_full_one_is_a_plain_error(tmp_p
     """The report behind it: a store of 80 MB, 64 clients a round, a model of 2 MB, 20 rounds."""
     words = [sys.executable, "-m", "tests.cluster.store", str(tmp_path)]
     full = os.environ | {"RAY_local_fs_capacity_threshold": "0.01"}
-    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=full)
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=HANGS_S, env=full)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["seen"]) == 5
@@ -122,10 +124,10 @@ def test_a_small_object_store_is_kept_free_and_a_full_one_is_a_plain_error(tmp_p
 
 
 def test_random_kills_change_nothing_and_nothing_is_left() -> None:
-    words = [sys.executable, "-m", "tests.soak", "--rounds", "40"]
-    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=500)
+    words = [sys.executable, "-m", "tests.soak", "--rounds", "30", "--pause", "1", "--apart", "2"]
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=HANGS_S)
     assert "not the same: nothing; left behind: nothing" in done.stdout.splitlines(), done.stdout
-    assert re.search(r"^killed \{'ClientActor': \d+.*\} in 40 rounds$", done.stdout, re.MULTILINE)
+    assert re.search(r"^killed \{'ClientActor': \d+.*\} in 30 rounds$", done.stdout, re.MULTILINE)
     assert done.returncode == 0
 
 
