@@ -21,7 +21,7 @@ from clients.screen import Screen, norm
 from raysim import draws, wire
 from raysim.data import Sample, Shards, Split
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial, Reply, WholeShard, Work, pairwise_sum
+from raysim.phase import Batch, Block, Drawn, Order, Partial, Reply, WholeShard, Work, pairwise_sum
 from raysim.point import Point
 from raysim.problems import Problem
 from raysim.problems.pool import Function
@@ -138,23 +138,24 @@ class LoopEngine(Engine):
             sent, memory = self._private(order.message), self._private(memories.get(client))
             try:
                 carry = phase.start(sent, memory)
-                for batch in self._batches(phase.work, block, c):
-                    carry = phase.step(self.problem, sent, carry, batch)
+                for each, drawn in zip(phase.passes, block.drawn, strict=True):
+                    for batch in self._batches(each.work, int(block.clients_C[c]), drawn.of(slice(c, c + 1))):
+                        carry = each.step(self.problem, sent, carry, batch)
                 reply = phase.finish(sent, carry)
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"
                 raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
             yield reply
 
-    def _batches(self, work: Work, block: Block, c: int) -> Iterator[Batch]:
-        """Those of the block's client number c."""
-        first, last = (int(self.shards.offsets_N1[block.clients_C[c] + i]) for i in (0, 1))
-        if block.rows_CKB is None:
+    def _batches(self, work: Work, client: int, drawn: Drawn) -> Iterator[Batch]:
+        """Those of a client, whom alone they are drawn for."""
+        first, last = (int(self.shards.offsets_N1[client + i]) for i in (0, 1))
+        if drawn.rows_CKB is None:
             size = self._chunk_rows(work) or last - first
             pieces = [np.arange(i, min(i + size, last)) for i in range(first, last, size)]
         else:
-            pieces = [first + rows_B[rows_B >= 0] for rows_B in block.rows_CKB[c]]
+            pieces = [first + rows_B[rows_B >= 0] for rows_B in drawn.rows_CKB[0]]
         for k, rows in enumerate(pieces):
-            share = 1 / (last - first if block.rows_CKB is None else len(rows))
-            noise = self._noise(int(block.keys_C[c]), np.array(k), np.arange(len(rows)))
+            share = 1 / (last - first if drawn.rows_CKB is None else len(rows))
+            noise = self._noise(int(drawn.keys_C[0]), np.array(k), np.arange(len(rows)))
             yield self._rows(rows, np.full(len(rows), share), "train", noise)

@@ -27,7 +27,7 @@ from clients.per_client import Buffers, PerClient
 from clients.screen import norm
 from raysim import wire
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order, Partial, Work
+from raysim.phase import Batch, Block, Drawn, Order, Partial, Work
 from raysim.problems import NetworkProblem, Problem
 
 # Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
@@ -67,7 +67,8 @@ class VectorizedEngine(Engine):
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""
         n_C = self.shards.lengths(block.clients_C)
-        counts = n_C[:, None] if block.rows_CKB is None else np.count_nonzero(block.rows_CKB >= 0, axis=2)
+        by_pass = (None if drawn.rows_CKB is None else drawn.rows_CKB >= 0 for drawn in block.drawn)
+        counts = np.hstack([n_C[:, None] if there is None else np.count_nonzero(there, axis=2) for there in by_pass])
         kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
         by_kind = np.argsort(kind_C, kind="stable")
         if self.problem.mixes_rows:  # nothing may be padded: the rows of each step are equally many
@@ -83,8 +84,10 @@ class VectorizedEngine(Engine):
             return len(block)
         carried = wire.size_bytes(order.phase.start(wire.shapes_of(order.message), None))
         longest = int(self.shards.lengths(block.clients_C).max())
-        longest = min(self._chunk_rows(order.phase.work) or longest, longest)
-        rows = longest if block.rows_CKB is None else block.rows_CKB.shape[2]
+        rows = max(
+            min(self._chunk_rows(work) or longest, longest) if drawn.rows_CKB is None else drawn.rows_CKB.shape[2]
+            for work, drawn in zip(order.phase.works, block.drawn, strict=True)
+        )
         return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))
 
     @cached_property
@@ -117,17 +120,19 @@ class VectorizedEngine(Engine):
             carry = _stacked([phase.start(self._private(order.message), self._private(memory)) for memory in given])
         else:
             carry = phase.start(sent, None)
-        steps = None if block.rows_CKB is None else self._steps(block, block.rows_CKB)
-        problem, buffers = ProblemPerClient(self.problem, self._chain, steps), self._buffers
-        batches = self._chunks(phase.work, block) if steps is None else self._each(steps)
-        for i, (batch, begun_C) in enumerate(batches):
-            if i:
-                carry = buffers.settle(carry)
-                problem.next_step()
-            before = carry
-            carry = phase.step(problem, sent, before, batch)  # type: ignore[arg-type]
-            if begun_C is not None:
-                carry = _where(begun_C, carry, before)
+        problem, buffers = None, self._buffers
+        for each, drawn in zip(phase.passes, block.drawn, strict=True):
+            steps = None if drawn.rows_CKB is None else self._steps(block.clients_C, drawn, drawn.rows_CKB)
+            own = ProblemPerClient(self.problem, self._chain, steps)
+            batches = self._chunks(each.work, block.clients_C, drawn) if steps is None else self._each(steps)
+            for batch, begun_C in batches:
+                if problem is not None:
+                    carry = buffers.settle(carry)
+                    problem.next_step()
+                problem, before = own, carry
+                carry = each.step(problem, sent, before, batch)  # type: ignore[arg-type]
+                if begun_C is not None:
+                    carry = _where(begun_C, carry, before)
         reply = phase.finish(sent, carry)
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
         total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
@@ -145,18 +150,19 @@ class VectorizedEngine(Engine):
         partial = Partial(total, weight, C * wire.size_bytes(reply.upload), rejected)
         kept = [_client(reply.memory, c) if passed_C[c] else None for c in range(C)]
         # Its gradients refer to it in turn: without this they would stay until Python looks for such cycles.
-        problem.next_step()
+        if problem is not None:
+            problem.next_step()
         buffers.release()
         return partial, kept
 
-    def _steps(self, block: Block, rows_CKB: NDArray[np.int64]) -> Batch:
-        """All local steps' batches, (K, C, B, ...)."""
+    def _steps(self, clients_C: NDArray[np.int64], drawn: Drawn, rows_CKB: NDArray[np.int64]) -> Batch:
+        """All batches of a pass of local steps, (K, C, B, ...)."""
         rows_KCB = rows_CKB.swapaxes(0, 1)
         there_KCB = rows_KCB >= 0
         # Padding repeats the first row of the shard, with weight 0.
-        rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[block.clients_C][:, None]
+        rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[clients_C][:, None]
         K, _, B = rows.shape
-        noise = self._noise(block.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
+        noise = self._noise(drawn.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
         return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True), "train", noise)
 
     def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
@@ -166,9 +172,9 @@ class VectorizedEngine(Engine):
             B = int((steps.weights[k, 0] > 0).sum()) if mixes_rows else steps.labels.shape[2]
             yield _per_client(Batch(*(leaf[k, :, :B] for leaf in steps))), None
 
-    def _chunks(self, work: Work, block: Block) -> Iterator[tuple[Batch, Tensor | None]]:
+    def _chunks(self, work: Work, clients_C: NDArray[np.int64], drawn: Drawn) -> Iterator[tuple[Batch, Tensor | None]]:
         """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
-        first_C, n_C = self.shards.offsets_N1[block.clients_C], self.shards.lengths(block.clients_C)
+        first_C, n_C = self.shards.offsets_N1[clients_C], self.shards.lengths(clients_C)
         longest = int(n_C.max())
         size = self._chunk_rows(work) or longest
         for k, i in enumerate(range(0, longest, size)):
@@ -176,7 +182,7 @@ class VectorizedEngine(Engine):
             there_CB = rows_B < n_C[:, None]
             begun_C = None if there_CB[:, 0].all() else torch.from_numpy(there_CB[:, 0].copy()).to(self.device)
             rows = np.where(there_CB, rows_B, 0) + first_C[:, None]
-            noise = self._noise(block.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
+            noise = self._noise(drawn.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
             yield _per_client(self._rows(rows, there_CB / n_C[:, None], "train", noise)), begun_C
 
 

@@ -227,7 +227,8 @@ class Experiment:
         """What is to be known of the clients before a run: those who have no rows or few."""
         n, empty = self.shards.n_clients, self.shards.n_clients - len(self.planner.population)
         found = [f"{empty} of {n} clients have no rows and are never asked"] if empty else []
-        batch = max((p.work.batch or 0 for p in self.algorithm.phases(0) if isinstance(p.work, LocalSteps)), default=0)
+        works = (work for phase in self.algorithm.phases(0) for work in phase.works)
+        batch = max((work.batch or 0 for work in works if isinstance(work, LocalSteps)), default=0)
         if few := int(np.count_nonzero((self.shards.rows_N > 0) & (self.shards.rows_N < batch))):
             found.append(f"{few} of {n} clients have fewer rows than a minibatch of {batch}; theirs are all of them")
         return found
@@ -246,7 +247,7 @@ class Experiment:
             for phase in self.algorithm.phases(t):
                 cohort = self.planner.cohort(phase.cohort, t, phase.name, cohort)
                 message = phase.sends(state)
-                (one,) = self.planner.blocks(phase.work, t, phase.name, cohort[:1])
+                (one,) = self.planner.blocks(phase.works, t, phase.name, cohort[:1])
                 partial, kept = engine.run(Order(t, phase, message), one, memory)
                 memory |= dict(zip(one.clients_C.tolist(), kept, strict=True)) if phase.remembers else {}
                 exchanges.append(Exchange(phase, len(cohort), Traffic.of(phase, message, before)))
@@ -319,7 +320,8 @@ def require_known(config: Config) -> None:
 
 def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:
     """Raises ConfigError where a minibatch has one row, of which BatchNorm has no statistics."""
-    alone = planner.population[planner.smallest(phase.work) == 1]
+    smallest = np.min([planner.smallest(work) for work in phase.works], axis=0)
+    alone = planner.population[smallest == 1]
     if len(alone):
         raise ConfigError(
             "algorithm.batch",

@@ -3,13 +3,13 @@
 Legend: C clients of a block, K local steps, B minibatch.
 
 A round is a sequence of phases. In each, the server draws a cohort, sends one message to all of it, the clients compute
-(start, step for each batch, finish) and the server absorbs the weighted mean of what they upload. Client code has no
-randomness, no input or output and no branch on a tensor's value, so that any engine may run it: one client after
-another or many at a time under torch.func.vmap.
+(start, a step for each batch of each pass, finish) and the server absorbs the weighted mean of what they upload. Client
+code has no randomness, no input or output and no branch on a tensor's value, so that any engine may run it: one client
+after another or many at a time under torch.func.vmap.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -94,6 +94,21 @@ Cohort = Uniform | Same
 Work = LocalSteps | WholeShard
 
 
+@dataclass(frozen=True)
+class Pass(Generic[Message, Carry]):
+    """What a client steps through.
+
+    Attributes:
+        work: which batches.
+        step: the carry after one of them, from (problem, message, carry, batch).
+        evaluations: gradients that it computes for each row: what makes a device's task long.
+    """
+
+    work: Work
+    step: Callable[["Problem", Message, Carry, Batch], Carry]
+    evaluations: float = 1.0
+
+
 class Reply(NamedTuple, Generic[Upload]):
     """What finish returns: the vectors sent to the server, and what the client itself keeps until it is next called."""
 
@@ -119,13 +134,13 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
 
     @property
     @abstractmethod
-    def work(self) -> Work:
-        """Which batches each of them steps through."""
+    def passes(self) -> Sequence[Pass[Message, Carry]]:
+        """What each of them steps through, one pass after another. What is carried goes on from one to the next."""
 
     @property
-    def evaluations(self) -> float:
-        """Gradients that a client computes for each row it passes over: what makes a device's task long."""
-        return 1.0
+    def works(self) -> tuple[Work, ...]:
+        """Of the passes."""
+        return tuple(each.work for each in self.passes)
 
     @abstractmethod
     def sends(self, state: State) -> Message:
@@ -136,10 +151,6 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
         """Client: what is carried from step to step."""
 
     @abstractmethod
-    def step(self, problem: "Problem", sent: Message, carry: Carry, batch: Batch) -> Carry:
-        """Client: one step."""
-
-    @abstractmethod
     def finish(self, sent: Message, carry: Carry) -> Reply[Upload]:
         """Client: what is uploaded, and remembered."""
 
@@ -148,8 +159,30 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
         """Server: the state after the mean upload of the `accepted` clients has arrived."""
 
 
+class SinglePass(Phase[State, Message, Carry, Upload]):
+    """A phase of one pass, as most are."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Work:
+        """Which batches each client steps through."""
+
+    @property
+    def evaluations(self) -> float:
+        """Gradients that a client computes for each row it passes over: what makes a device's task long."""
+        return 1.0
+
+    @property
+    def passes(self) -> tuple[Pass[Message, Carry]]:
+        return (Pass(self.work, self.step, self.evaluations),)
+
+    @abstractmethod
+    def step(self, problem: "Problem", sent: Message, carry: Carry, batch: Batch) -> Carry:
+        """Client: one step."""
+
+
 @dataclass(frozen=True)
-class LocalUpdate(Phase[State, Message, Carry, Upload]):
+class LocalUpdate(SinglePass[State, Message, Carry, Upload]):
     """A phase of K local steps, on minibatches of `batch` rows, of S clients that are drawn for it."""
 
     S: int
@@ -216,29 +249,43 @@ class Algorithm(ABC, Generic[State]):
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """What is drawn of a pass of some clients.
+
+    Attributes:
+        rows_CKB: for LocalSteps the row of each client's shard, counted from its start, -1 where the batch is short;
+            None for WholeShard.
+        keys_C: seeds of the noise in each client's batches, uint64.
+    """
+
+    rows_CKB: NDArray[np.int64] | None
+    keys_C: NDArray[np.uint64]
+
+    def of(self, which: NDArray[np.intp] | slice) -> "Drawn":
+        """That of some of its clients."""
+        return Drawn(None if self.rows_CKB is None else self.rows_CKB[which], self.keys_C[which])
+
+
+@dataclass(frozen=True)
 class Block:
     """The work of some clients of a cohort, drawn by the plan, so that engines need no randomness.
 
     Attributes:
         clients_C: client numbers, ascending.
         weights_C: aggregation weights.
-        rows_CKB: for LocalSteps the row of each client's shard, counted from its start, -1 where the batch is short;
-            None for WholeShard.
-        keys_C: seeds of the noise in each client's batches, uint64.
+        drawn: for each pass of the phase.
     """
 
     clients_C: NDArray[np.int64]
     weights_C: NDArray[np.float64]
-    rows_CKB: NDArray[np.int64] | None
-    keys_C: NDArray[np.uint64]
+    drawn: tuple[Drawn, ...]
 
     def __len__(self) -> int:
         return len(self.clients_C)
 
     def of(self, which: NDArray[np.intp] | slice) -> "Block":
         """The work of some of its clients."""
-        rows = None if self.rows_CKB is None else self.rows_CKB[which]
-        return Block(self.clients_C[which], self.weights_C[which], rows, self.keys_C[which])
+        return Block(self.clients_C[which], self.weights_C[which], tuple(drawn.of(which) for drawn in self.drawn))
 
     def one_by_one(self) -> list["Block"]:
         """The same work as blocks of one client each."""

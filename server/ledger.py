@@ -254,10 +254,13 @@ class Ledger:
             write_whole(folder / f"{name}.parquet", parquet(table))
 
     def _drawn(self, block: Block) -> NDArray[np.int64]:
-        if block.rows_CKB is None:
-            return self.rows_N[block.clients_C]
-        drawn: NDArray[np.int64] = np.count_nonzero(block.rows_CKB >= 0, axis=(1, 2))
-        return drawn
+        rows_C = np.zeros(len(block), np.int64)
+        for drawn in block.drawn:
+            if drawn.rows_CKB is None:
+                rows_C += self.rows_N[block.clients_C]
+            else:
+                rows_C += np.count_nonzero(drawn.rows_CKB >= 0, axis=(1, 2))
+        return rows_C
 
 
 def _with_times(table: pa.Table) -> pa.Table:

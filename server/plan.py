@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from raysim import draws
 from raysim.errors import ConfigError, DataError
-from raysim.phase import Block, Cohort, LocalSteps, Same, Uniform, Work
+from raysim.phase import Block, Cohort, Drawn, LocalSteps, Same, Uniform, Work
 
 # Blocks of a phase whose clients are computed one after another, at least, and clients of one of them at most: some
 # hundred actors are to have work where thousands of clients are sampled.
@@ -87,8 +87,8 @@ class Planner:
             least = np.where((steps <= work.K) & (rows > 0), np.minimum(least, batch - (-rows % batch)), least)
         return least
 
-    def blocks(self, work: Work, t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
-        """The cohort's work, cut into blocks as equal as can be."""
+    def blocks(self, works: Sequence[Work], t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
+        """The cohort's work in the passes of a phase, cut into blocks as equal as can be."""
         if self.block is not None:
             n = math.ceil(len(cohort) / self.block)
         elif self.together is not None:
@@ -97,16 +97,18 @@ class Planner:
         else:
             n = max(AUTO_BLOCKS, math.ceil(len(cohort) / MOST))
         cut = np.array_split(cohort, min(n, len(cohort)))
-        drawn: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
-        if isinstance(work, LocalSteps):
-            drawn = self._minibatches(work, t, phase, cut)
-        return [
-            Block(clients_C, np.ones(len(clients_C)), rows_CKB, self._keys(t, phase, clients_C))
-            for clients_C, rows_CKB in zip(cut, drawn, strict=False)
-        ]
+        # The first pass has the phase's own streams: methods of one pass meet the same minibatches in it.
+        streams = [phase if i == 0 else f"{phase}, pass {i}" for i in range(len(works))]
+        drawn = zip(*(self._drawn(work, t, at, cut) for work, at in zip(works, streams, strict=True)), strict=True)
+        return [Block(clients_C, np.ones(len(clients_C)), passes) for clients_C, passes in zip(cut, drawn, strict=True)]
 
-    def _keys(self, t: int, phase: str, clients_C: NDArray[np.int64]) -> NDArray[np.uint64]:
-        return draws.bits(self.seed, "noise", t, draws.code(phase), clients_C)
+    def _drawn(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Drawn]:
+        """A pass of each block's clients."""
+        rows: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
+        if isinstance(work, LocalSteps):
+            rows = self._minibatches(work, t, stream, cut)
+        keys = (draws.bits(self.seed, "noise", t, draws.code(stream), clients_C) for clients_C in cut)
+        return [Drawn(rows_CKB, keys_C) for rows_CKB, keys_C in zip(rows, keys, strict=False)]
 
     def _minibatches(
         self, work: LocalSteps, t: int, phase: str, cut: Sequence[NDArray[np.int64]]

@@ -240,7 +240,7 @@ class Server:
         outcome = self.job.dispatcher.dispatch(self.clock, phase, t, traffic, before.outcome if before else None)
         blocks: list[Block] = []
         if outcome.valid:
-            blocks = self.job.planner.blocks(phase.work, t, phase.name, outcome.accepted)
+            blocks = self.job.planner.blocks(phase.works, t, phase.name, outcome.accepted)
         planned = time.perf_counter()
         if outcome.valid:
             total, kept = self.fleet.run(Order(t, phase, message), blocks, self.memory)

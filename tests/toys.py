@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, Pass, Phase, Reply, SinglePass, Uniform, WholeShard
 from raysim.point import Point
 from raysim.problems import Problem, Quadratic
 
 
 @dataclass(frozen=True)
-class Controlled(Phase[Any, Any, Any, Any]):
+class Controlled(SinglePass[Any, Any, Any, Any]):
     """SCAFFOLD-like: each client remembers the mean of the gradients it saw, and how often it was asked."""
 
     S: int
@@ -71,6 +71,62 @@ class Remembering(Algorithm[Any]):
     def point(self, state: Any) -> Point:
         point: Point = state["z"]
         return point
+
+
+@dataclass(frozen=True)
+class ThreePasses(Phase[Any, Any, Any, Any]):
+    """Descent ascent on minibatches, then larger steps on larger ones, then the exact gradient there."""
+
+    S: int
+    name = "update"
+
+    @property
+    def cohort(self) -> Uniform:
+        return Uniform(self.S)
+
+    @property
+    def passes(self) -> tuple[Pass[Any, Any], ...]:
+        small, large = LocalSteps(3, 2), LocalSteps(2, 3)
+        return Pass(small, self.stepping(0.01)), Pass(large, self.stepping(0.1), 2.0), Pass(WholeShard(), self.look)
+
+    def sends(self, state: Point) -> Point:
+        return state
+
+    def start(self, sent: Point, memory: None) -> tuple[Point, Point]:
+        return sent, sent.zeros_like()
+
+    def stepping(self, eta: float) -> Any:
+        def step(problem: Problem, sent: Point, carry: tuple[Point, Point], batch: Batch) -> tuple[Point, Point]:
+            z, g = carry
+            return z.descent_ascent(problem.gradient(z, batch), eta, eta), g
+
+        return step
+
+    def look(self, problem: Problem, sent: Point, carry: tuple[Point, Point], batch: Batch) -> tuple[Point, Point]:
+        z, g = carry
+        return z, g + problem.gradient(z, batch)
+
+    def finish(self, sent: Point, carry: tuple[Point, Point]) -> Reply[tuple[Point, Point]]:
+        return Reply(carry)
+
+    def absorb(self, state: Point, mean: tuple[Point, Point], accepted: int) -> Point:
+        return mean[0]
+
+
+@dataclass(frozen=True)
+class SeveralPasses(Algorithm[Point]):
+    """A phase of three passes a round."""
+
+    S: int = 4
+
+    def init(self, z: Point) -> Point:
+        return z
+
+    def phases(self, t: int) -> tuple[ThreePasses]:
+        return (ThreePasses(self.S),)
+
+    def point(self, state: Point) -> Point:
+        return state
 
 
 class Vandal(Controlled):

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import psutil
 from torch import Tensor
 
 from raysim.algorithms import ALGORITHMS
-from raysim.phase import Algorithm, Batch, Cohort, Phase, Reply, Work
+from raysim.phase import Algorithm, Batch, Cohort, Pass, Phase, Reply
 from raysim.point import Point
 from raysim.problems import Problem, Quadratic
 
@@ -79,8 +80,8 @@ class StruckPhase(Phase[Any, Any, Any, Any]):
         return self.of.cohort
 
     @property
-    def work(self) -> Work:
-        return self.of.work
+    def passes(self) -> list[Pass[Any, Any]]:
+        return [replace(each, step=partial(self._step, each)) for each in self.of.passes]
 
     def sends(self, state: Any) -> Any:
         if self._now("before"):
@@ -91,10 +92,10 @@ class StruckPhase(Phase[Any, Any, Any, Any]):
     def start(self, sent: Any, memory: Any) -> Any:
         return self.of.start(sent, memory)
 
-    def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
+    def _step(self, of: Pass[Any, Any], problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
         if self._now("during"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.of.step(problem, sent, carry, batch)
+        return of.step(problem, sent, carry, batch)
 
     def finish(self, sent: Any, carry: Any) -> Reply[Any]:
         return self.of.finish(sent, carry)

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Phase, Rate, Reply, Same, Uniform, WholeShard
+from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Rate, Reply, Same, SinglePass, Uniform, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -46,7 +46,7 @@ class Query(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Collect(Phase[State, Query, Point, Point]):
+class Collect(SinglePass[State, Query, Point, Point]):
     """Gradient collection: exact local gradients, averaged into u_t."""
 
     S: int
@@ -98,7 +98,7 @@ class Correction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, Correction, Point, Point]):
+class Update(SinglePass[State, Correction, Point, Point]):
     """Parameter update: K local steps, each with one minibatch at two points, corrected by u_t."""
 
     S: int

@@ -36,7 +36,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Phase, Reply, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Phase, Reply, SinglePass, Uniform
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -135,7 +135,7 @@ class CODAPlus(Algorithm[State]):
 
 
 @dataclass(frozen=True)
-class BestDual(Phase[State, Point, Tensor, Tensor]):
+class BestDual(SinglePass[State, Point, Tensor, Tensor]):
     """CODA: the mean of the y that maximise f on a minibatch of each client, where there is a closed form."""
 
     S: int

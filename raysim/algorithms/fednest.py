@@ -24,7 +24,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Phase, Reply, Same, Uniform, WholeShard
+from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Reply, Same, SinglePass, Uniform, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -50,7 +50,7 @@ def with_(z: Point, block: Block, v: Tensor) -> Point:
 
 
 @dataclass(frozen=True)
-class Collect(Phase[State, Point, Tensor, Tensor]):
+class Collect(SinglePass[State, Point, Tensor, Tensor]):
     """Exact local gradients of one block, averaged."""
 
     name: str
@@ -83,7 +83,7 @@ class Collect(Phase[State, Point, Tensor, Tensor]):
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, State, Tensor, Tensor]):
+class Update(SinglePass[State, State, Tensor, Tensor]):
     """K corrected local steps of one block; the server averages the last iterates."""
 
     name: str

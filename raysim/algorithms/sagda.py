@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Phase, Reply, Same, Uniform
+from raysim.phase import Algorithm, Batch, LocalSteps, Reply, Same, SinglePass, Uniform
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -46,7 +46,7 @@ Memory = tuple[int, Point]  # the round a client's gradient c_i was sent in, and
 
 
 @dataclass(frozen=True)
-class Collect(Phase[State, Query, Point, Point]):
+class Collect(SinglePass[State, Query, Point, Point]):
     """A gradient of each client on one minibatch, averaged into c; the clients keep theirs."""
 
     S: int
@@ -87,7 +87,7 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Phase[State, State, Carry, Point]):
+class Update(SinglePass[State, State, Carry, Point]):
     """K local steps corrected by c - c_i; the server steps towards the mean of the last iterates.
 
     A client without a c_i of this round, which a device's failure can bring about, takes plain steps.

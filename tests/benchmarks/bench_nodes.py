@@ -147,7 +147,7 @@ def ordered(made: Experiment) -> tuple[Order, list[Block]]:
     phase = made.algorithm.phases(0)[0]
     state = made.algorithm.init(made.problem.init(0))
     cohort = made.planner.cohort(phase.cohort, 0, phase.name, None)
-    return Order(0, phase, phase.sends(state)), made.planner.blocks(phase.work, 0, phase.name, cohort)
+    return Order(0, phase, phase.sends(state)), made.planner.blocks(phase.works, 0, phase.name, cohort)
 
 
 def plan_cost() -> float:
@@ -162,7 +162,7 @@ def plan_cost() -> float:
         started = time.perf_counter()
         _, blocks = ordered(made)
         took = time.perf_counter() - started
-        n_bytes = sum(block.rows_CKB.nbytes for block in blocks if block.rows_CKB is not None)
+        n_bytes = sum(block.drawn[0].rows_CKB.nbytes for block in blocks if block.drawn[0].rows_CKB is not None)
         _say(f"plan of {S:>6} clients, 12 minibatches of 10: {took:.2f} s, {n_bytes / 1e6:.0f} MB of row numbers")
     return took / S
 

@@ -146,10 +146,10 @@ def write_task(path: Path, made: Experiment, model: str, rounds: int) -> None:
 
     def drawn(phase: Any, t: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         cohort = made.planner.cohort(phase.cohort, t, phase.name, None)
-        blocks = made.planner.blocks(phase.work, t, phase.name, cohort)
-        if blocks[0].rows_CKB is None:
+        blocks = made.planner.blocks(phase.works, t, phase.name, cohort)
+        if blocks[0].drawn[0].rows_CKB is None:
             return cohort, np.zeros((len(cohort), 0, 0), np.int64)
-        rows = np.concatenate([block.rows_CKB for block in blocks if block.rows_CKB is not None])
+        rows = np.concatenate([block.drawn[0].rows_CKB for block in blocks if block.drawn[0].rows_CKB is not None])
         return cohort, rows + shards.offsets_N1[cohort][:, None, None]
 
     played: dict[str, NDArray[np.int64]] = {
@@ -191,7 +191,10 @@ def gradients(made: Experiment) -> float:
     """Of one row each, in a round."""
     phases = made.algorithm.phases(1)
     rows_C = made.planner.samples
-    return sum(p.evaluations * float(rows_C(p.work, made.planner.population[: p.cohort.S]).sum()) for p in phases)  # type: ignore[union-attr]
+    clients = [(phase, made.planner.population[: phase.cohort.S]) for phase in phases]  # type: ignore[union-attr]
+    return sum(
+        each.evaluations * float(rows_C(each.work, cohort).sum()) for phase, cohort in clients for each in phase.passes
+    )
 
 
 def compare(

@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from clients.fleet import InProcessFleet, spans
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Order
+from raysim.phase import Batch, Block, Drawn, Order
+from raysim.point import Point
 from tests.contracts.table import settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
@@ -28,7 +30,7 @@ def test_a_block_is_the_sum_of_its_clients_to_the_bit() -> None:
     (phase,) = made.algorithm.phases(0)
     z = made.problem.init(0)
     order = Order(0, phase, phase.sends(made.algorithm.init(z)))
-    (block,) = made.planner.blocks(phase.work, 0, phase.name, np.arange(5))
+    (block,) = made.planner.blocks(phase.works, 0, phase.name, np.arange(5))
     block = replace(block, weights_C=np.array([1.0, 0.5, 2.0, 3.0, 1.0]))
     engine = made.engine()
     together, _ = engine.run(order, block, {})
@@ -50,6 +52,36 @@ def test_code_that_writes_in_place_reaches_no_other_client_and_no_file(tmp_path:
         assert torch.equal(mine.x, theirs.x)
         assert torch.equal(mine.y, theirs.y)
     assert (made.shards.train.features == before).all()
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorized"])
+@pytest.mark.parametrize("base", [QUADRATIC, DIGITS | {"partition": {"name": "dirichlet", "clients": 9, "alpha": 1.0}}])
+def test_passes_follow_each_other_on_batches_of_their_own(base: dict[str, Any], engine: str) -> None:
+    made = experiment(base, {"name": "tests.toys:SeveralPasses"}, clients={"engine": engine})
+    (phase,) = made.algorithm.phases(0)
+    z = made.problem.init(0).to(torch.float64)
+    cohort = np.arange(5)
+    blocks = made.planner.blocks(phase.works, 0, phase.name, cohort)
+    total, _ = InProcessFleet(made.engine()).run(Order(0, phase, z), blocks, {})
+    expected = []
+    for one in (single for block in blocks for single in block.one_by_one()):
+        features, labels = made.shards.shard(int(one.clients_C[0]))
+        inputs = torch.tensor(features, dtype=torch.float64) * made.shards.mul + made.shards.add
+
+        def gradient(at: Point, rows: Any) -> Point:
+            share = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+            return made.problem.gradient(at, Batch(inputs[rows], torch.tensor(labels[rows]), share))  # noqa: B023
+
+        at = z
+        for drawn, eta in zip(one.drawn[:2], (0.01, 0.1), strict=True):
+            for rows in drawn.rows_CKB[0]:
+                at = at.descent_ascent(gradient(at, rows[rows >= 0]), eta, eta)
+        assert one.drawn[2].rows_CKB is None
+        expected.append((at, gradient(at, np.arange(len(labels)))))
+    for ours, theirs in zip(total.mean(torch.float64), zip(*expected, strict=True), strict=True):
+        for name in ("x", "y"):
+            mean = torch.stack([getattr(point, name) for point in theirs]).mean(0)
+            torch.testing.assert_close(getattr(ours, name), mean, rtol=1e-10, atol=1e-12)
 
 
 def test_memory_is_kept_per_client_and_is_not_shared(tmp_path: Path) -> None:
@@ -97,7 +129,7 @@ def test_whole_shards_are_passed_in_chunks_without_changing_the_gradient(
     made = experiment(DIGITS, settings("parallel_sgda"))
     (phase,) = made.algorithm.phases(0)
     order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
-    block = Block(np.array([4]), np.ones(1), None, np.zeros(1, np.uint64))
+    block = Block(np.array([4]), np.ones(1), (Drawn(None, np.zeros(1, np.uint64)),))
     (whole, _) = made.engine().run(order, block, {})
     monkeypatch.setattr("clients.engine.CHUNK_ROWS", 7)
     (pieces, _) = made.engine().run(order, block, {})

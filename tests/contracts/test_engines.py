@@ -83,7 +83,7 @@ def test_no_batch_is_padded_where_a_layer_mixes_its_rows(name: str, tmp_path: Pa
     base = dict(DIGITS) | RAGGED | {"model": {"name": "tests.toys:Normalised"}}
     algorithm = settings(name, batch=500, K=2, S=12)  # a shard is a batch
     loop, together = (experiment(base, algorithm, clients=engine) for engine in BOTH)
-    ragged = [np.count_nonzero(b.rows_CKB >= 0, axis=2) for b in _work(together)]
+    ragged = [np.count_nonzero(b.drawn[0].rows_CKB >= 0, axis=2) for b in _work(together)]
     assert len({tuple(counts) for block in ragged for counts in block.tolist()}) > 1, "short batches differ"
     assert together.problem.mixes_rows
     z, ours = (trajectory(made, tmp_path, 2)[-1] for made in (loop, together))
@@ -93,7 +93,7 @@ def test_no_batch_is_padded_where_a_layer_mixes_its_rows(name: str, tmp_path: Pa
 def _work(made: Any) -> Any:
     update = made.algorithm.phases(0)[-1]
     cohort = made.planner.cohort(Uniform(12), 0, update.name, None)
-    return made.planner.blocks(update.work, 0, update.name, cohort)
+    return made.planner.blocks(update.works, 0, update.name, cohort)
 
 
 def test_engines_agree_on_products_with_the_hessian_through_batch_normalisation(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_block_is_the_same_to_the_bit_each_time() -> None:
     _, update = made.algorithm.phases(0)
     z = made.problem.init(0)
     order = Order(0, update, update.sends(replace(made.algorithm.init(z), u=z)))
-    (block,) = made.planner.blocks(update.work, 0, update.name, np.array([1, 4, 7, 9]))
+    (block,) = made.planner.blocks(update.works, 0, update.name, np.array([1, 4, 7, 9]))
     first, again = (made.engine().run(order, block, {})[0].total for _ in range(2))
     assert torch.equal(first.x, again.x)
     assert torch.equal(first.y, again.y)
@@ -152,7 +152,7 @@ def test_nothing_of_a_block_stays_once_it_is_done(name: str) -> None:
     made = experiment(DIGITS, settings(name), clients={"engine": "vectorized"})
     phase = made.algorithm.phases(0)[0]
     order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
-    (block, *_) = made.planner.blocks(phase.work, 0, phase.name, np.array([1, 4, 7]))
+    (block, *_) = made.planner.blocks(phase.works, 0, phase.name, np.array([1, 4, 7]))
     engine = made.engine()
     gc.collect()
     gc.disable()

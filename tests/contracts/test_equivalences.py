@@ -9,7 +9,7 @@ import torch
 
 from clients.fleet import InProcessFleet
 from raysim.algorithms.cd_mage import State
-from raysim.phase import Batch, Block, Order
+from raysim.phase import Batch, Block, Drawn, Order
 from raysim.point import Point
 from tests.contracts.table import LOCAL, STEPS, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
@@ -56,7 +56,11 @@ def test_cd_ma_with_all_clients_is_local_sgda(base: dict, tmp_path: Path) -> Non
             x, y = z.x.clone(), z.y.clone()
             features, labels = made.shards.shard(i)
             inputs = torch.tensor(features, dtype=torch.float64) * made.shards.mul + made.shards.add
-            rows_KB = made.planner.blocks(made.algorithm.phases(t)[0].work, t, "update", np.array([i]))[0].rows_CKB[0]
+            rows_KB = (
+                made.planner.blocks(made.algorithm.phases(t)[0].works, t, "update", np.array([i]))[0]
+                .drawn[0]
+                .rows_CKB[0]
+            )
             for rows in rows_KB:
                 rows = rows[rows >= 0]
                 x.requires_grad_(True)
@@ -81,7 +85,7 @@ def test_the_first_local_step_is_along_the_global_estimate_whatever_the_minibatc
     u = Point(*(torch.randn(v.shape, generator=generator, dtype=torch.float64) for v in (z.x, z.y)))
     order = Order(0, update, update.sends(State(z, z, u)))
     for row in (0, 1, 2):
-        block = Block(np.array([1]), np.ones(1), np.array([[[row, -1]]]), np.zeros(1, np.uint64))
+        block = Block(np.array([1]), np.ones(1), (Drawn(np.array([[[row, -1]]]), np.zeros(1, np.uint64)),))
         partial, _ = InProcessFleet(made.engine()).run(order, [block], {})
         reached = partial.mean(torch.float64)
         expected = z.descent_ascent(u, update.eta, update.gamma)

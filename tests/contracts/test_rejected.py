@@ -61,7 +61,7 @@ def test_the_mean_is_that_of_the_others(engine: str, tmp_path: Path) -> None:
     playing.play(0)
     (phase,) = made.algorithm.phases(0)
     others = np.delete(np.arange(8), 3)
-    blocks = made.planner.blocks(phase.work, 0, phase.name, others)
+    blocks = made.planner.blocks(phase.works, 0, phase.name, others)
     message = phase.sends(made.algorithm.init(start))
     total, _ = InProcessFleet(made.engine()).run(Order(0, phase, message), blocks, {})
     expected = made.algorithm.point(phase.absorb(made.algorithm.init(start), total.mean(torch.float64), 7))
@@ -83,7 +83,7 @@ def test_the_largest_norm_can_be_chosen(engine: str, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings("parallel_sgda", S=8), clients={"engine": engine})
     (phase,) = made.algorithm.phases(0)
     message = phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64)))
-    blocks = made.planner.blocks(phase.work, 0, phase.name, np.arange(8))
+    blocks = made.planner.blocks(phase.works, 0, phase.name, np.arange(8))
     singles = [one for block in blocks for one in block.one_by_one()]
     uploads = [made.engine().run(Order(0, phase, message), one, {})[0].total for one in singles]
     norms = [float(torch.cat((upload.x, upload.y)).norm()) for upload in uploads]

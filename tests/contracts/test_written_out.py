@@ -49,11 +49,11 @@ class Clients:
 
     def batches(self, t: int, i: int, phase: int = 0) -> Iterator[NDArray[np.int64]]:
         what = self.made.algorithm.phases(t)[phase]
-        ((block),) = self.made.planner.blocks(what.work, t, what.name, np.array([i]))
+        ((block),) = self.made.planner.blocks(what.works, t, what.name, np.array([i]))
         if isinstance(what.work, WholeShard):
             yield np.arange(6)
         else:
-            yield from (rows[rows >= 0] for rows in block.rows_CKB[0])
+            yield from (rows[rows >= 0] for rows in block.drawn[0].rows_CKB[0])
 
 
 def agrees(made: Experiment, folder: Path, expected: list[Array]) -> None:

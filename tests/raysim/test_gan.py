@@ -76,16 +76,16 @@ def test_two_points_of_a_step_see_the_same_noise_and_two_steps_do_not(tmp_path: 
     collect, update = one.algorithm.phases(0)
     fleet = InProcessFleet(one.engine())
     state = one.algorithm.init(z)
-    blocks = one.planner.blocks(collect.work, 0, "collect", np.array([1, 4]))
+    blocks = one.planner.blocks(collect.works, 0, "collect", np.array([1, 4]))
     state = collect.absorb(state, fleet.run(Order(0, collect, collect.sends(state)), blocks, {})[0].mean(z.x.dtype), 2)
-    blocks = one.planner.blocks(update.work, 0, "update", np.array([2, 3]))
+    blocks = one.planner.blocks(update.works, 0, "update", np.array([2, 3]))
     reached = fleet.run(Order(0, update, update.sends(state)), blocks, {})[0].mean(z.x.dtype)
     expected = z.descent_ascent(state.u, update.eta, update.gamma)
     torch.testing.assert_close(reached.x, expected.x, rtol=1e-12, atol=1e-14)
 
     phase = _Recorder()
-    fleet.run(Order(0, phase, z), one.planner.blocks(phase.work, 0, "update", np.array([2, 3])), {})
-    fleet.run(Order(1, phase, z), one.planner.blocks(phase.work, 1, "update", np.array([2])), {})
+    fleet.run(Order(0, phase, z), one.planner.blocks(phase.works, 0, "update", np.array([2, 3])), {})
+    fleet.run(Order(1, phase, z), one.planner.blocks(phase.works, 1, "update", np.array([2])), {})
     assert len(phase.noise) == 6
     for i, a in enumerate(phase.noise):
         assert a.shape == (6, 3)
@@ -96,13 +96,14 @@ def test_two_points_of_a_step_see_the_same_noise_and_two_steps_do_not(tmp_path: 
 class _Recorder:
     """Takes two steps a client, and notes the noise of each."""
 
-    name, remembers, evaluations = "update", False, 1.0
+    name, remembers = "update", False
 
     def __init__(self) -> None:
-        from raysim.phase import LocalSteps
+        from raysim.phase import LocalSteps, Pass
 
         self.noise: list[Tensor] = []
-        self.work = LocalSteps(2, 6)
+        self.passes = [Pass(LocalSteps(2, 6), self.step)]
+        self.works = [each.work for each in self.passes]
 
     def start(self, sent: Point, memory: None) -> Point:
         return sent
@@ -124,10 +125,10 @@ def test_an_exact_gradient_is_the_mean_over_minibatches(engine: str) -> None:
     (client, *_) = np.flatnonzero(made.shards.rows_N == 72)
     z = made.problem.init(0).to(torch.float64)
     collect, _ = made.algorithm.phases(0)
-    blocks = made.planner.blocks(collect.work, 0, "collect", np.array([client]))
+    blocks = made.planner.blocks(collect.works, 0, "collect", np.array([client]))
     state = made.algorithm.init(z)
     partial, _ = InProcessFleet(made.engine()).run(Order(0, collect, collect.sends(state)), blocks, {})
-    first, key = int(made.shards.offsets_N1[client]), int(blocks[0].keys_C[0])
+    first, key = int(made.shards.offsets_N1[client]), int(blocks[0].drawn[0].keys_C[0])
     engine_of = made.engine()
     expected = z.zeros_like()
     for k in range(12):

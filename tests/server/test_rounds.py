@@ -51,6 +51,18 @@ def test_tables_have_their_schemas_and_agree_with_each_other(tmp_path: Path) -> 
         assert row["wall_s"] == pytest.approx(sum(r["wall_s"] for r in before))
 
 
+def test_rows_and_device_time_are_those_of_all_passes(tmp_path: Path) -> None:
+    devices = {"availability": {"name": "always"}, "compute": {"sigma": 0, "jitter_cv": 0}}
+    ideal = {"over_select": 1.0, "close": "wait_all", "deadline_s": 1e8}
+    made = experiment(QUADRATIC, {"name": "tests.toys:SeveralPasses"}, devices=devices, server=ideal)
+    playing = server(made, tmp_path)
+    playing.play(0)
+    (row,) = playing.ledger.tables()["rounds"].to_pylist()
+    assert row["rows"] == 4 * (3 * 2 + 2 * 3 + 6), "clients, minibatches of 2 and of 3, the shard of 6"
+    gradients = 4 * (3 * 2 + 2 * (2 * 3) + 6)  # the second pass computes two for each row
+    assert row["compute_s"] == pytest.approx(gradients * made.population.sec_per_sample_N[0])
+
+
 @pytest.mark.parametrize("every", [1, 3, 100])
 def test_bytes_do_not_depend_on_how_often_is_evaluated(every: int, tmp_path: Path) -> None:
     playing = server(experiment(QUADRATIC, settings("cd_ma"), rounds=7, evaluate={"every": every}), tmp_path)
