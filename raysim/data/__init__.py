@@ -2,7 +2,17 @@
 
 from raysim.data.files import LibSVM, Parquet
 from raysim.data.images import ImageFolder
-from raysim.data.partition import IID, ByLabel, ClassesPerClient, Dirichlet, Natural, Partitioner, QuantitySkew, Stride
+from raysim.data.partition import (
+    IID,
+    ByLabel,
+    ClassesPerClient,
+    ConsecutiveClasses,
+    Dirichlet,
+    Natural,
+    Partitioner,
+    QuantitySkew,
+    Stride,
+)
 from raysim.data.quadratic import Quadratic, unpack_quadratic
 from raysim.data.shards import Part, Sample, Shards, Split, build
 from raysim.data.standard import CIFAR10, CIFAR100, MNIST, STL10, Digits, FashionMNIST
@@ -33,6 +43,7 @@ PARTITIONERS = Registry(
         "iid": IID,
         "stride": Stride,
         "classes_per_client": ClassesPerClient,
+        "consecutive_classes": ConsecutiveClasses,
         "dirichlet": Dirichlet,
         "quantity_skew": QuantitySkew,
         "natural": Natural,
@@ -50,6 +61,7 @@ __all__ = [
     "STL10",
     "ByLabel",
     "ClassesPerClient",
+    "ConsecutiveClasses",
     "Digits",
     "Dirichlet",
     "FashionMNIST",

@@ -18,11 +18,20 @@ from raysim.errors import ConfigError
 from raysim.registry import STRICT
 
 Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 Concentration = Annotated[float, Field(ge=1e-6)]  # below, all of a class is with one client anyway
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Partitioner(ABC):
-    """A way to deal rows to clients: a frozen dataclass whose fields are its settings."""
+    """A way to deal rows to clients: a frozen dataclass whose fields are its settings.
+
+    Attributes:
+        test_fraction: the share of each client's rows, rounded, that is drawn for a test of its own; the data's train
+            and test are dealt together then. None leaves the data's test as it is, which belongs to no client.
+    """
+
+    test_fraction: Fraction | None = None
 
     @abstractmethod
     def n_clients(self, table: Table) -> int:
@@ -110,6 +119,40 @@ class ClassesPerClient(Sized):
         pieces = [_even(int(size), k) for size, k in zip(sizes, _pieces(sizes.tolist(), n_pieces), strict=True)]
         piece_of_row = _dealt(np.argsort(table.labels, kind="stable"), np.concatenate([*pieces, _NONE]))
         return draws.permutation(n_pieces, seed, "partition")[piece_of_row] // self.classes
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ConsecutiveClasses(Sized):
+    """Client i holds the classes i, i + 1, ..., modulo the number of classes; a class is cut evenly among its holders.
+
+    The partition of FedReCo's code, where clients are as many as a multiple of the classes, which it is balanced for.
+
+    Attributes:
+        classes: how many each client holds.
+
+    Raises (by `assign`):
+        ConfigError: there are not as many classes, or one has no holder.
+    """
+
+    classes: Count
+
+    def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
+        kinds = int(table.labels.max()) + 1
+        if self.classes > kinds:
+            raise ConfigError("partition.classes", f"cannot be {self.classes}: the data has {kinds} classes")
+        if self.clients + self.classes <= kinds:
+            raise ConfigError(
+                "partition.clients",
+                f"{self.clients} clients with {self.classes} of {kinds} consecutive classes each leave a class without "
+                f"a client; take {kinds - self.classes + 1} clients or more",
+            )
+        owner = np.empty(len(table), dtype=np.int64)
+        for kind in range(kinds):
+            holders = np.flatnonzero((kind - np.arange(self.clients)) % kinds < self.classes)
+            rows = np.flatnonzero(table.labels == kind)
+            order = draws.permutation(len(rows), seed, "partition", kind)
+            owner[rows] = holders[_dealt(order, _even(len(rows), len(holders)))]
+        return owner
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -1,7 +1,8 @@
 """One data set dealt to clients, as Arrow files that every process maps into memory and none copies.
 
 A folder holds ``train.arrow`` and ``test.arrow``, each one record batch of a fixed-size-list column ``features`` and an
-int64 column ``label``, and ``offsets.arrow``. The train is sorted by client, so a shard is a slice.
+int64 column ``label``, and ``offsets.arrow``. The train is sorted by client, so a shard is a slice; and so is the test,
+where clients have tests of their own.
 
 Shapes: N clients, N1 = N + 1, R rows.
 """
@@ -11,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from raysim.data.table import Source, Splits, Table
 from raysim.errors import ConfigError, DataError
 from raysim.output import folder_whole
 
-FORMAT = 2  # raised with every change of the files or of what the same settings put into them
+FORMAT = 3  # raised with every change of the files or of what the same settings put into them
 _META = b"raysim"
 
 Split = Literal["train", "test"]
@@ -86,7 +87,15 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
     splits = source.load(seed)
     if not len(splits.train):
         raise DataError(f"every client has 0 rows: the train of {type(source).__name__} is empty")
-    train, offsets_N1 = _by_client(splits.train, partitioner, seed)
+    if partitioner.test_fraction is None:
+        train, offsets_N1 = _by_client(splits.train, partitioner, seed)
+        test, offsets = splits.test, {"offset": offsets_N1}
+    else:
+        dealt, offsets_N1 = _by_client(splits.train.joined(splits.test), partitioner, seed)
+        is_test = _own_test(offsets_N1, partitioner.test_fraction, seed)
+        train, test = dealt.take(np.flatnonzero(~is_test)), dealt.take(np.flatnonzero(is_test))
+        tests_N1 = np.concatenate([[0], np.cumsum(is_test)])[offsets_N1]
+        offsets = {"offset": offsets_N1 - tests_N1, "test_offset": tests_N1}
     meta = {
         "format": FORMAT,
         "build": digest,
@@ -94,13 +103,13 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
         "classes": splits.classes,
         "mul": splits.mul,
         "add": splits.add,
-        "content": _content(splits, train, offsets_N1),
+        "content": _content(splits, train, test, offsets),
     }
     try:
         with folder_whole(folder) as unfinished:
             _write(unfinished / "train.arrow", _columns(train), meta)
-            _write(unfinished / "test.arrow", _columns(splits.test), meta)
-            _write(unfinished / "offsets.arrow", {"offset": pa.array(offsets_N1)}, meta)
+            _write(unfinished / "test.arrow", _columns(test), meta)
+            _write(unfinished / "offsets.arrow", {name: pa.array(column) for name, column in offsets.items()}, meta)
     except OSError as error:
         raise DataError(
             f"cannot write the data cache {folder.parent}: {error}; free space or choose another"
@@ -135,7 +144,9 @@ class Shards:
         mul, add: inputs are ``features * mul + add``.
         offsets_N1: (N + 1,) int64; client i has the train rows offsets_N1[i] to offsets_N1[i + 1] - 1.
         train: all clients' rows, sorted by client and, for one client, in the order of the source.
-        test: the rows of the test, which belong to no client; may be empty.
+        test: the rows of the test; may be empty.
+        test_offsets_N1: (N + 1,) int64; client i has the test rows test_offsets_N1[i] to test_offsets_N1[i + 1] - 1;
+            None where they belong to no client.
         content: a digest of all that, the same wherever and from whatever copies of the files it was built.
     """
 
@@ -148,6 +159,7 @@ class Shards:
     train: Part
     test: Part
     content: str
+    test_offsets_N1: NDArray[np.int64] | None = None
 
     @classmethod
     def open(cls, folder: Path) -> "Shards":
@@ -159,11 +171,12 @@ class Shards:
         folder = Path(folder).absolute()
         train, meta = _read(folder / "train.arrow", _part)
         test, test_meta = _read(folder / "test.arrow", _part)
-        offsets_N1, offsets_meta = _read(folder / "offsets.arrow", _offsets)
-        if not meta == test_meta == offsets_meta or offsets_N1[-1] != len(train):
+        (offsets_N1, tests_N1), offsets_meta = _read(folder / "offsets.arrow", _offsets)
+        counts = (offsets_N1[-1], len(test) if tests_N1 is None else tests_N1[-1])
+        if not meta == test_meta == offsets_meta or counts != (len(train), len(test)):
             raise DataError(f"the files in {folder} do not belong together; delete the folder to build it anew")
         shape, classes, mul, add, content = (meta[key] for key in ("shape", "classes", "mul", "add", "content"))
-        return cls(folder, tuple(shape), classes, mul, add, offsets_N1, train, test, content)
+        return cls(folder, tuple(shape), classes, mul, add, offsets_N1, train, test, content, tests_N1)
 
     def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
         return Shards.open, (self.folder,)
@@ -248,10 +261,21 @@ def _by_client(table: Table, partitioner: Partitioner, seed: int) -> tuple[Table
     return Table(table.features[order], table.labels[order]), offsets_N1
 
 
-def _content(splits: Splits, train: Table, offsets_N1: NDArray[np.int64]) -> str:
+def _own_test(offsets_N1: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """(R,) which rows, sorted by client, are of their client's test."""
+    rows_N = np.diff(offsets_N1)
+    owner = np.repeat(np.arange(len(rows_N)), rows_N)
+    shuffled = np.lexsort((draws.bits(seed, "own test", np.arange(len(owner))), owner))
+    place = np.arange(len(owner)) - offsets_N1[owner]  # of each row of `shuffled` among its client's
+    is_test = np.zeros(len(owner), dtype=bool)
+    is_test[shuffled] = place < np.rint(rows_N * fraction)[owner]
+    return is_test
+
+
+def _content(splits: Splits, train: Table, test: Table, offsets: Mapping[str, NDArray[np.int64]]) -> str:
     """A digest of numbers alone: unlike the folder's name it says nothing of where they come from."""
     digest = hashlib.sha256(json.dumps([train.shape, splits.classes, splits.mul, splits.add]).encode())
-    for numbers in (offsets_N1, train.features, train.labels, splits.test.features, splits.test.labels):
+    for numbers in (*offsets.values(), train.features, train.labels, test.features, test.labels):
         digest.update(f"{numbers.dtype} {numbers.shape}".encode())
         digest.update(np.ascontiguousarray(numbers).data)
     return digest.hexdigest()
@@ -300,8 +324,10 @@ def _part(batch: pa.RecordBatch, meta: dict[str, Any]) -> Part:
     return Part(flat.reshape(len(labels), *meta["shape"]), labels)
 
 
-def _offsets(batch: pa.RecordBatch, meta: dict[str, Any]) -> NDArray[np.int64]:
-    offsets: NDArray[np.int64] = batch.column("offset").to_numpy(zero_copy_only=True)
-    if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise ValueError("its offsets do not ascend from 0")
-    return offsets
+def _offsets(batch: pa.RecordBatch, meta: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Those of the train and, where it is the clients', of the test."""
+    found = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
+    for offsets in found.values():
+        if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+            raise ValueError("its offsets do not ascend from 0")
+    return found["offset"], found.get("test_offset")

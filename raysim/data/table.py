@@ -63,6 +63,16 @@ class Table:
         """A copy of these rows, in this order."""
         return Table(self.features[rows], self.labels[rows], None if self.clients is None else self.clients[rows])
 
+    def joined(self, other: "Table") -> "Table":
+        """These rows and then the other's, of the same shape; whose they are is known if it is of both."""
+        clients = None
+        if self.clients is not None and other.clients is not None:
+            clients = np.concatenate([self.clients, other.clients])
+        features, labels = (
+            np.concatenate(pair) for pair in ((self.features, other.features), (self.labels, other.labels))
+        )
+        return Table(features, labels, clients)
+
     def thinned(self, classes: Iterable[int], keep: float, seed: int) -> "Table":
         """With `keep` of the rows of each of these classes, rounded, drawn by `seed`; rows keep their order."""
         stays = np.ones(len(self), dtype=bool)

@@ -8,6 +8,7 @@ from raysim.data import (
     PARTITIONERS,
     ByLabel,
     ClassesPerClient,
+    ConsecutiveClasses,
     Dirichlet,
     Natural,
     Partitioner,
@@ -20,6 +21,7 @@ from raysim.errors import ConfigError
 RANDOM = [
     IID(clients=7),
     ClassesPerClient(clients=7, classes=3),
+    ConsecutiveClasses(clients=7, classes=2),
     Dirichlet(clients=7, alpha=0.5),
     QuantitySkew(clients=7, alpha=0.5),
 ]
@@ -53,7 +55,10 @@ def test_every_row_has_one_client_and_the_seed_alone_decides(partitioner: Partit
     assert (partitioner in RANDOM) == bool((owner != partitioner.assign(data, seed=4)).any())
 
 
-@pytest.mark.parametrize("partitioner", ALL[:1] + RANDOM, ids=lambda p: type(p).__name__)
+FEW = [p for p in RANDOM if not isinstance(p, ConsecutiveClasses)]
+
+
+@pytest.mark.parametrize("partitioner", ALL[:1] + FEW, ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize(("rows", "clients"), [(60, 100), (1, 5), (0, 3)])
 def test_more_clients_than_rows(partitioner: Partitioner, rows: int, clients: int) -> None:
     settings = {name: getattr(partitioner, name) for name in ("alpha", "classes") if hasattr(partitioner, name)}
@@ -106,6 +111,22 @@ def test_dirichlet_finishes_with_a_rare_class(alpha: float) -> None:
     for seed in range(20):
         owner = Dirichlet(clients=50, alpha=alpha).assign(data, seed)
         assert 0 <= owner.min() <= owner.max() < 50
+
+
+def test_consecutive_classes_are_held_by_the_clients_that_follow_each_other() -> None:
+    data = table(np.repeat(np.arange(10), 60))
+    owner = ConsecutiveClasses(clients=20, classes=4).assign(data, seed=0)
+    for client in range(20):
+        held, counts = np.unique(data.labels[owner == client], return_counts=True)
+        assert held.tolist() == sorted((client + i) % 10 for i in range(4))
+        assert set(counts.tolist()) <= {7, 8}, "60 rows among 8 holders"
+    assert np.bincount(owner).sum() == 600
+
+
+@pytest.mark.parametrize(("clients", "classes", "key"), [(20, 11, "classes"), (6, 4, "clients")])
+def test_consecutive_classes_that_cannot_be_held_are_refused(clients: int, classes: int, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"partition.{key}"):
+        ConsecutiveClasses(clients=clients, classes=classes).assign(table(np.arange(10)), seed=0)
 
 
 def test_dirichlet_alpha_sets_the_skew() -> None:

@@ -16,7 +16,9 @@ from raysim.data import (
     IID,
     MNIST,
     ByLabel,
+    ConsecutiveClasses,
     Digits,
+    FashionMNIST,
     Natural,
     Parquet,
     Partitioner,
@@ -61,6 +63,16 @@ class Fixed(Partitioner):
 
     def assign(self, table: Table, seed: int) -> np.ndarray:
         return np.array(self.owners)
+
+
+@dataclass(frozen=True)
+class Halves(Given):
+    """The even rows as train, the odd ones as test."""
+
+    def load(self, seed: int) -> Splits:
+        train = super().load(seed).train
+        rows = np.arange(len(train))
+        return Splits(train.take(rows[::2]), train.take(rows[1::2]), classes=5)
 
 
 @pytest.fixture
@@ -300,3 +312,37 @@ def test_mnist_by_label(tmp_path: Path) -> None:
     assert shards.single_class_clients() == 491
     inputs = shards.inputs(np.arange(120))
     assert (inputs.shape, inputs.min(), inputs.max()) == ((120, 1, 28, 28), -1, 1)
+
+
+def test_clients_with_tests_of_their_own_share_all_rows(tmp_path: Path) -> None:
+    owners = ("a",) * 10 + ("b",) * 7 + ("c",) * 1
+    source = Halves(labels=tuple(range(5)) * 3 + (0, 1, 2), clients=owners)
+    made = [Shards.open(build(source, Natural(test_fraction=0.3), seed, tmp_path)) for seed in (0, 1)]
+    for shards in made:
+        assert shards.test_offsets_N1 is not None
+        assert shards.rows_N.tolist() == [7, 5, 1]
+        assert np.diff(shards.test_offsets_N1).tolist() == [3, 2, 0]
+        for client, rows in enumerate((range(10), range(10, 17), range(17, 18))):
+            train, _ = shards.shard(client)
+            first, last = shards.test_offsets_N1[client : client + 2]
+            own = [*train[:, 0].tolist(), *shards.test.features[first:last, 0].tolist()]
+            assert sorted(own) == list(rows)
+    assert made[0].content != made[1].content
+    plain = Shards.open(build(source, Natural(), 0, tmp_path))
+    assert plain.test_offsets_N1 is None
+    assert (len(plain.train), len(plain.test)) == (9, 9)
+    assert pickle.loads(pickle.dumps(made[0])).test_offsets_N1.tolist() == [0, 3, 5, 5]
+
+
+@pytest.mark.data
+def test_the_clients_of_fedreco(data_root: Path, tmp_path: Path) -> None:
+    """Table 4 of its appendix: 49,000 and 21,000 rows, 50 clients with 1,400 of 4 classes each."""
+    partitioner = ConsecutiveClasses(clients=50, classes=4, test_fraction=0.3)
+    shards = Shards.open(build(FashionMNIST(root=str(data_root)), partitioner, 0, tmp_path))
+    assert (len(shards.train), len(shards.test)) == (49_000, 21_000)
+    assert set(shards.rows_N.tolist()) == {980}
+    assert set(np.diff(shards.test_offsets_N1).tolist()) == {420}
+    for client in range(50):
+        mine = [shards.shard(client)[1], shards.test.labels[420 * client : 420 * client + 420]]
+        assert np.unique(mine[0]).tolist() == sorted((client + i) % 10 for i in range(4))
+        assert np.bincount(np.concatenate(mine)).max() == 350
