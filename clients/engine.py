@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from clients.pool import InProcessPool
 from clients.screen import Screen, norm
 from raysim import draws, wire
 from raysim.data import Sample, Shards, Split
 from raysim.errors import ClientError
+from raysim.fleet import OwnMetrics
 from raysim.phase import Batch, Block, Drawn, Order, Partial, Reply, WholeShard, Work, pairwise_sum
 from raysim.point import Point
 from raysim.problems import Problem
@@ -69,6 +71,17 @@ class Engine(ABC):
 
         return pairwise_sum(partials()), kept
 
+    def own(self, order: Order, block: Block, memories: Mapping[int, Any], splits: Sequence[Split]) -> list[OwnMetrics]:
+        """Each client's metrics at the point that it would upload, on its own rows of each split."""
+        loop = LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
+        found: list[OwnMetrics] = []
+        for client, reply in zip(block.clients_C.tolist(), loop.replies(order, block, memories), strict=True):
+            pools = {split: InProcessPool(self, Sample(split, client=client)) for split in ("train", *splits)}
+            seen = self.problem.settled(reply.upload, pools["train"])
+            there = [split for split in splits if len(pools[split].labels)]
+            found.append({split: self.problem.evaluate(reply.upload, seen(pools[split])) for split in there})
+        return found
+
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
         """f's results (B, ...) on batches of the rows start..stop-1 of a sample, one after another."""
         return torch.cat(list(self._results(f, z, part, start, stop))).numpy()
@@ -80,7 +93,7 @@ class Engine(ABC):
     def _results(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Iterator[Tensor]:
         z, share, split = self._private(z), 1 / part.size(self.shards), part.split
         for i in range(start, stop, CHUNK_ROWS):
-            rows = part.rows(np.arange(i, min(i + CHUNK_ROWS, stop)))
+            rows = part.rows(np.arange(i, min(i + CHUNK_ROWS, stop)), self.shards)
             with torch.no_grad():
                 batch = self._rows(rows, np.full(len(rows), share), split, self._noise(0, rows))
                 yield f(self.problem, z, batch).double().cpu()
@@ -118,7 +131,7 @@ class LoopEngine(Engine):
 
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         partials, kept = [], []
-        for c, reply in enumerate(self._replies(order, block, memories)):
+        for c, reply in enumerate(self.replies(order, block, memories)):
             weight, sent_bytes = float(block.weights_C[c]), wire.size_bytes(reply.upload)
             size = norm(leaf.flatten() for leaf in pytree.tree_leaves(reply.upload))
             if self.screen.passes(size):
@@ -132,7 +145,8 @@ class LoopEngine(Engine):
                 kept.append(None)
         return functools.reduce(operator.add, partials), kept
 
-    def _replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
+    def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
+        """What each client of the block returns, before it is looked at. Raises ClientError."""
         phase = order.phase
         for c, client in enumerate(block.clients_C.tolist()):
             sent, memory = self._private(order.message), self._private(memories.get(client))

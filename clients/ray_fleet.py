@@ -37,11 +37,12 @@ from torch.utils import _pytree as pytree
 
 from clients.delivery import Delivery
 from clients.engine import Engine
-from clients.fleet import clients_of, spans
+from clients.fleet import clients_of
 from clients.placement import ClientsConfig, Placement
+from clients.pool import spans
 from raysim.data import Sample, Shards, Split
 from raysim.errors import RaysimError, ResultLost, Stopped, StoreFull, WorkerLost
-from raysim.fleet import Memory
+from raysim.fleet import Memory, OwnMetrics
 from raysim.phase import Block, Order, Partial, pairwise_sum
 from raysim.point import Point
 from raysim.problems.pool import Function
@@ -122,6 +123,13 @@ class ClientActor:
         partial, kept = self._engine.run_all(order, blocks, given)
         partial = replace(partial, total=packed(partial.total))
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
+
+    @ray.method(concurrency_group="evaluation")
+    def own(self, order: Order, blocks: Sequence[Block], splits: Sequence[Split], *memories: Any) -> list[OwnMetrics]:
+        """Metrics of each of the blocks' clients at its own model."""
+        order = replace(order, message=unpacked(order.message))
+        given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True))
+        return [found for block in blocks for found in self._evaluating.own(order, block, given, splits)]
 
     @ray.method(concurrency_group="evaluation")
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
@@ -304,6 +312,17 @@ class RayFleet:
             hosted = self._hosted(give, blocks, self.per_actor)
             total = pairwise_sum(functools.reduce(operator.add, map(arrived, block)) for block in hosted)
         return total, dict(zip(clients_of(blocks), handles, strict=True)) if returns else {}
+
+    def own(
+        self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
+    ) -> Sequence[OwnMetrics]:
+        shared, actors = ray.put(replace(order, message=packed(order.message))), itertools.cycle(self.actors)
+
+        def give(block: Block, actor: Any) -> list[Any]:
+            return [actor.own.remote(shared, [block], splits, *map(memory.get, clients_of([block])))]
+
+        tasks = [Task(functools.partial(give, block), next(actors)) for block in blocks]
+        return [found for task in tasks for found in self.result(task)]
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
         return dict(zip(memory, map(unpacked, _get(list(memory.values()))), strict=True))

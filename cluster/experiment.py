@@ -96,6 +96,17 @@ class Experiment:
             planner.check(phase.cohort)
             if problem.mixes_rows:
                 _require_statistics(planner, phase)
+        if (
+            algorithm.personal
+            and shards.test_offsets_N1 is None
+            and "test" in config.evaluate.splits
+            and len(shards.test)
+        ):
+            raise ConfigError(
+                "partition.test_fraction",
+                f"is needed by {config.algorithm.name}: its clients have models of their own, which are evaluated on "
+                "tests of their own; take 0.3, perhaps",
+            )
         made = cls(config, shards, problem, algorithm, planner)
         _ = made.dispatcher(), made.groupings  # devices and label scores that cannot be are refused here
         return made
@@ -128,6 +139,11 @@ class Experiment:
     def beside(self) -> tuple[str, ...]:
         """Names of the points that are evaluated beside the algorithm's own."""
         return tuple(self.algorithm.beside(self.algorithm.init(self.problem.init(0))))
+
+    @property
+    def by_client(self) -> bool:
+        """Whether clients' own models are evaluated on their own rows."""
+        return self.algorithm.personal or self.shards.test_offsets_N1 is not None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,6 +198,7 @@ class Experiment:
             planner=self.planner,
             dispatcher=self.dispatcher(),
             splits=[split for split in self.config.evaluate.splits if len(getattr(self.shards, split).labels)],
+            by_client=self.by_client,
             groupings=self.groupings,
             rounds=self.config.rounds,
             stop_at=self._stop_at,

@@ -81,9 +81,9 @@ def draw(folder: Path, metric: str) -> list[Path]:
     """A run's own plots, in its folder plots/.
 
     The metric, also of points evaluated beside, against rounds, uploaded bytes and simulated time; metrics by class, on
-    the test rows if there are any;
-    curves of the final point; with devices also what became of those that were invited, how often each client took
-    part, and which groups of clients did so more than others.
+    the test rows if there are any; curves of the final point; where clients' own models were evaluated, the metric's
+    spread over them after the last round and at its best; with devices also what became of those that were invited, how
+    often each client took part, and which groups of clients did so more than others.
     """
     table = pq.read_table(folder / "metrics.parquet").to_pylist()
     splits = sorted({row["split"] for row in table})
@@ -102,6 +102,8 @@ def draw(folder: Path, metric: str) -> list[Path]:
         found = pq.read_table(folder / "curves.parquet").sort_by("split").to_pylist()
         for name in sorted({row["curve"] for row in found}):
             figures[name] = _curve([row for row in found if row["curve"] == name])
+    if (folder / "clients.parquet").exists():
+        figures[f"{metric}_by_client"] = _by_client(folder, metric, split, summary)
     rounds = pq.read_table(folder / "rounds.parquet").to_pylist()
     if rounds and rounds[0]["invited"] is not None:
         figures["fates"] = _fates(rounds)
@@ -229,6 +231,31 @@ def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=True, loc="lower right")
+    return figure
+
+
+def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]) -> Figure:
+    """A histogram of the clients' own metric after the last round, and after the best if it is another."""
+    mine = [("metric", "=", metric), ("split", "=", split)]
+    table = pq.read_table(folder / "clients.parquet", filters=mine)
+    round_R, value_R = (table[column].to_numpy() for column in ("round", "value"))
+    last, best = int(round_R.max()), summary.get("best", {}).get(split)
+    rounds = {f"last, round {last}": last}
+    if best is not None and best["round"] != last:
+        rounds[f"best, round {best['round']}"] = best["round"]
+    values = [value_R[(round_R == at) & ~np.isnan(value_R)] for at in rounds.values()]
+    worst = np.min if summary.get("headline", {}).get("higher_is_better", True) else np.max
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    ax = figure.add_subplot()
+    bins = np.histogram_bin_edges(np.concatenate(values), bins=20)
+    for (label, of), colour in zip(zip(rounds, values, strict=True), ("C0", "C1"), strict=False):
+        ax.hist(
+            of, bins=list(bins), alpha=0.6, color=colour, label=f"{label}: mean {of.mean():.3f}, worst {worst(of):.3f}"
+        )
+    ax.set(xlabel=f"a client's own {split} {metric}", ylabel="clients")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
 

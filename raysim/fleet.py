@@ -8,6 +8,8 @@ from raysim.phase import Block, Order, Partial
 from raysim.problems import Pool
 
 Memory = Mapping[int, Any]
+# A client's metrics by split and name; nothing in a split that it has no rows of.
+OwnMetrics = Mapping[Split, Mapping[str, float | None]]
 Made = TypeVar("Made")
 
 
@@ -21,6 +23,17 @@ class Fleet(Protocol):
             order: the phase and its message, the same for all.
             blocks: who computes what.
             memory: handles by client number, for those who have any; opaque to the caller.
+        """
+
+    def own(
+        self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
+    ) -> Sequence[OwnMetrics]:
+        """Metrics of each client's own model on its own rows, in the order of the blocks' clients.
+
+        Args:
+            order: a phase whose uploads are the models; nothing is remembered of it.
+            blocks, memory: as for `run`.
+            splits: what is evaluated on.
         """
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:

@@ -227,9 +227,11 @@ class Algorithm(ABC, Generic[State]):
 
     Attributes:
         rate: what is proved of it, where S of the clients are sampled.
+        personal: whether clients have models of their own.
     """
 
     rate: ClassVar[Rate | None] = None
+    personal: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, z: "Point") -> State:
@@ -243,9 +245,43 @@ class Algorithm(ABC, Generic[State]):
     def point(self, state: State) -> "Point":
         """The point that is evaluated and saved."""
 
+    def own(self, state: State) -> Phase[State, Any, Any, "Point"]:
+        """What makes each client's own model: a phase whose upload it is, and which remembers and absorbs nothing.
+
+        It is what is evaluated on a client's own rows where clients have tests of their own. All have the point, unless
+        overridden; then `personal` is to be true.
+        """
+        return Common(self)
+
     def beside(self, state: State) -> Mapping[str, "Point"]:
         """Further points that are evaluated beside it; the names of their metrics begin with theirs and `_`."""
         return {}
+
+
+@dataclass(frozen=True)
+class Common(Phase[Any, "Point", "Point", "Point"]):
+    """Every client has the algorithm's point as its model."""
+
+    of: "Algorithm[Any]"
+
+    name = "own"
+    passes = ()
+
+    @property
+    def cohort(self) -> Cohort:
+        return Same()
+
+    def sends(self, state: Any) -> "Point":
+        return self.of.point(state)
+
+    def start(self, sent: "Point", memory: Any) -> "Point":
+        return sent
+
+    def finish(self, sent: "Point", carry: "Point") -> Reply["Point"]:
+        return Reply(carry)
+
+    def absorb(self, state: Any, mean: "Point", accepted: int) -> Any:
+        return state
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,26 @@
-"""Evaluation: outputs of every row, pooled over all clients, before any metric is taken.
+"""Evaluation: outputs of every row, pooled over all clients, before any metric is taken; or client by client.
 
-A mean of the clients' own metrics would be another number, and for AUC is not even defined: most shards hold one class.
+A mean of the clients' own metrics is another number, and for AUC is not even defined where shards hold one class. It is
+taken where clients have tests of their own, on which each client's own model is evaluated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from raysim.data import Split
 from raysim.errors import ConfigError
-from raysim.fleet import Fleet
+from raysim.fleet import Fleet, Memory
+from raysim.phase import Block, Order
 from raysim.point import Point
 from raysim.problems import Curve, Problem
 from raysim.registry import nearest
 
 Metrics = Mapping[Split, Mapping[str, float | None]]
+Found = dict[Split, dict[str, float | None]]
 Curves = Mapping[Split, Mapping[str, Curve]]
 
 
@@ -37,30 +44,94 @@ class Target:
         return self.reached(metrics.get(self.split, {}).get(self.metric))
 
 
-def evaluate(
-    problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point, beside: Mapping[str, Point]
-) -> Callable[[], Metrics]:
-    """Starts to evaluate z; what it returns waits for the metrics by split and name, on all rows of each split.
+@dataclass(frozen=True)
+class Own:
+    """Clients' own models that are to be evaluated.
 
-    Those of the points `beside` are among them, under their points' names.
-
-    It raises ConfigError where the problem's headline is none of its metrics.
+    Attributes:
+        order: the phase that makes them.
+        blocks: of all clients with rows.
+        memory: theirs.
+        asked_N: which of all clients have ever taken part.
     """
 
-    def metrics() -> Metrics:
-        found: dict[Split, dict[str, float | None]] = {split: {} for split in splits}
-        for prefix, point in {"": z, **{f"{name}_": point for name, point in beside.items()}}.items():
+    order: Order
+    blocks: Sequence[Block]
+    memory: Memory
+    asked_N: NDArray[np.bool_]
+
+    @property
+    def clients(self) -> list[int]:
+        """Their numbers, in order."""
+        return [client for block in self.blocks for client in block.clients_C.tolist()]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an evaluation gave.
+
+    Attributes:
+        metrics: by split and name.
+        clients: a row per client, split and metric, as the ledger has them; none where it was not by client.
+    """
+
+    metrics: Metrics
+    clients: Sequence[Mapping[str, Any]] = ()
+
+
+def evaluate(
+    problem: Problem, fleet: Fleet, splits: Sequence[Split], points: Mapping[str, Point], own: Own | None
+) -> Callable[[], Measured]:
+    """Starts to evaluate points on all rows of each split, and clients' own models on theirs.
+
+    Args:
+        problem, fleet, splits: whose metrics, who computes them, on what.
+        points: by a prefix of their metrics' names.
+        own: the names of its metrics have no prefix; None where only points are evaluated.
+
+    Returns:
+        What waits for the result. It raises ConfigError where the problem's headline is none of its metrics.
+    """
+
+    def measured() -> Measured:
+        found: Found = {split: {} for split in splits}
+        for prefix, point in points.items():
             seen = problem.settled(point, fleet.pool("train"))
             for split, values in found.items():
-                measured = problem.evaluate(point, seen(fleet.pool(split)))
-                values |= {f"{prefix}{name}": value for name, value in measured.items()}
+                given = problem.evaluate(point, seen(fleet.pool(split)))
+                values |= {f"{prefix}{name}": value for name, value in given.items()}
+        rows: list[Mapping[str, Any]] = []
+        if own is not None:
+            for_each = fleet.own(own.order, own.blocks, own.memory, splits)
+            for split, values in found.items():
+                values |= _spread(problem, [of.get(split, {}) for of in for_each])
+                values["never_took_part"] = float(np.count_nonzero(~own.asked_N[own.clients]))
+            rows = [
+                {"split": split, "client": client, "took_part": own.asked_N[client], "metric": name, "value": value}
+                for client, of in zip(own.clients, for_each, strict=True)
+                for split, values in of.items()
+                for name, value in values.items()
+            ]
         for values in found.values():
             if problem.headline not in values:
                 headline = f"{problem.headline!r}{nearest(problem.headline, values)}"
                 raise ConfigError("problem.name", f"{type(problem).__name__} has the headline {headline}")
-        return found
+        return Measured(found, rows)
 
-    return fleet.beside(metrics)
+    return fleet.beside(measured)
+
+
+def _spread(problem: Problem, for_each: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Means over the clients for which a metric is defined; of the headline the worst and standard deviation too."""
+    found: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for values in for_each for name in values):
+        there = np.array([values[name] for values in for_each if values.get(name) is not None], np.float64)
+        found[name] = float(there.mean()) if len(there) else None
+        if name == problem.headline:
+            worst = np.min if problem.higher_is_better else np.max
+            found[f"{name}_worst"] = float(worst(there)) if len(there) else None
+            found[f"{name}_std"] = float(there.std()) if len(there) else None
+    return found
 
 
 def curves_of(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Curves:

@@ -2,7 +2,8 @@
 
 Files in the run folder, rewritten whole and swapped in, so that a reader or a crash never meets half a file:
 rounds.parquet (a row per phase), participation.parquet (a row per client and phase), metrics.parquet (a row per
-evaluation, split and metric).
+evaluation, split and metric), and where clients' own models are evaluated clients.parquet (a row per evaluation,
+client, split and metric).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from raysim.output import write_whole
 from raysim.phase import Block
 from server.archive import parquet
 from server.dispatch import Outcome
-from server.evaluation import Metrics
+from server.evaluation import Measured, Metrics
 from server.fates import FATES
 from server.participation import Grouping, Tally
 
@@ -88,6 +89,17 @@ METRICS = pa.schema(
     ]
 )
 
+CLIENTS = pa.schema(
+    [
+        pa.field("round", pa.int32()),  # rounds completed when it was measured
+        pa.field("split", pa.string()),  # the client's own rows of the train or the test
+        pa.field("client", pa.int64()),
+        pa.field("took_part", pa.bool_()),  # in any phase before
+        pa.field("metric", pa.string()),
+        pa.field("value", pa.float64()),  # null where undefined
+    ]
+)
+
 Row = dict[str, Any]
 
 
@@ -147,6 +159,7 @@ class Ledger:
     _rounds: Book = field(default_factory=lambda: Book(ROUNDS))
     _participation: Book = field(default_factory=lambda: Book(PARTICIPATION))
     _metrics: Book = field(default_factory=lambda: Book(METRICS))
+    _clients: Book = field(default_factory=lambda: Book(CLIENTS))
 
     def __post_init__(self) -> None:
         self._tally = Tally(self.rows_N > 0)
@@ -219,18 +232,26 @@ class Ledger:
         found = table.filter(mine).sort_by([("value", "descending" if higher else "ascending"), ("round", "ascending")])
         return found["round"][0].as_py() if len(found) else None
 
-    def evaluation(self, rounds: int, metrics: Metrics, so_far: Mapping[str, float | None]) -> None:
-        """Books metrics by split and name of the point after `rounds` rounds, which had cost `so_far`."""
+    @property
+    def asked_N(self) -> NDArray[np.bool_]:
+        """(N,) which clients have taken part in anything."""
+        return self._tally.times_N > 0
+
+    def evaluation(self, rounds: int, found: Measured, so_far: Mapping[str, float | None]) -> None:
+        """Books what was measured after `rounds` rounds, which had cost `so_far`."""
+        self._clients.pending += [{"round": rounds, **row} for row in found.clients]
         self._metrics.pending += [
             {"round": rounds, "split": split, "metric": name, "value": value, **so_far}
-            for split, values in metrics.items()
+            for split, values in found.metrics.items()
             for name, value in values.items()
         ]
 
     def tables(self) -> dict[str, pa.Table]:
         """All that was booked, by name. Not to be asked for within a round, which may yet be undone."""
         books = {"rounds": self._rounds, "participation": self._participation, "metrics": self._metrics}
-        return {name: book.table() for name, book in books.items()}
+        found = {name: book.table() for name, book in books.items()}
+        clients = self._clients.table()
+        return found | {"clients": clients} if len(clients) else found
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Books what `tables` gave, into a ledger in which nothing is booked yet."""
@@ -238,6 +259,8 @@ class Ledger:
             Book(schema, settled=_with_times(tables[name]).cast(schema))
             for name, schema in (("rounds", ROUNDS), ("participation", PARTICIPATION), ("metrics", METRICS))
         )
+        if "clients" in tables:
+            self._clients = Book(CLIENTS, settled=tables["clients"].cast(CLIENTS))
         clients, rejected = (tables["participation"][name].to_numpy() for name in ("client", "rejected"))
         first = 0
         for row in tables["rounds"].select(["round", "phase", "valid", "accepted", "rejected", *_SUMS]).to_pylist():
@@ -249,7 +272,7 @@ class Ledger:
                 setattr(self, name, getattr(self, name) + row[name])
 
     def write(self, folder: Path) -> None:
-        """Writes the three tables."""
+        """Writes the tables."""
         for name, table in self.tables().items():
             write_whole(folder / f"{name}.parquet", parquet(table))
 

@@ -99,8 +99,11 @@ class Planner:
         cut = np.array_split(cohort, min(n, len(cohort)))
         # The first pass has the phase's own streams: methods of one pass meet the same minibatches in it.
         streams = [phase if i == 0 else f"{phase}, pass {i}" for i in range(len(works))]
-        drawn = zip(*(self._drawn(work, t, at, cut) for work, at in zip(works, streams, strict=True)), strict=True)
-        return [Block(clients_C, np.ones(len(clients_C)), passes) for clients_C, passes in zip(cut, drawn, strict=True)]
+        passes = [self._drawn(work, t, at, cut) for work, at in zip(works, streams, strict=True)]
+        return [
+            Block(clients_C, np.ones(len(clients_C)), tuple(drawn[i] for drawn in passes))
+            for i, clients_C in enumerate(cut)
+        ]
 
     def _drawn(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Drawn]:
         """A pass of each block's clients."""

@@ -25,7 +25,7 @@ from raysim.problems import Problem
 from raysim.wire import Traffic
 from server.checkpoint import Checkpoints, Standing
 from server.dispatch import Dispatcher, Outcome
-from server.evaluation import Metrics, Target, curves_of, evaluate
+from server.evaluation import Measured, Metrics, Own, Target, curves_of, evaluate
 from server.exhibits import save_curves, save_pictures
 from server.ledger import Ledger, Row, Spent
 from server.participation import Grouping
@@ -47,6 +47,7 @@ class Job:
         planner: draws the minibatches.
         dispatcher: decides who takes part.
         splits: what is evaluated on; each has rows.
+        by_client: clients' own models are evaluated on their own rows.
         groupings: of the clients, for the ledger.
         rounds: T.
         stop_at: the run is over at the first evaluation that finds it, if that is before T; rounds wait for those then.
@@ -64,6 +65,7 @@ class Job:
     planner: Planner
     dispatcher: Dispatcher[Any]
     splits: Sequence[Split]
+    by_client: bool
     groupings: Mapping[str, Grouping]
     rounds: int
     stop_at: Target | None
@@ -226,7 +228,9 @@ class Server:
                 f"round {t} has led to a point that is not finite, although the clients' results are: the server's own "
                 f"step is too large; look at the steps of {type(self.job.algorithm).__name__}"
             )
-        self._still = self._still + 1 if torch.equal(now.x, before.x) and torch.equal(now.y, before.y) else 0
+        unmoved = torch.equal(now.x, before.x) and torch.equal(now.y, before.y)
+        # Where clients have models of their own, the server's need not move.
+        self._still = self._still + 1 if unmoved and not self.job.algorithm.personal else 0
         if self._still == STILL_ROUNDS:
             self._notices.append(
                 f"the point is where it was {STILL_ROUNDS} rounds ago, to the bit: gradients have vanished, or steps "
@@ -309,24 +313,36 @@ class Server:
         if rounds % (self.job.evaluate_every * self.job.pictures_every) == 0:
             save_pictures(self.job.folder, rounds, self.job.problem.pictures(self.point))
         with noted(f"in the evaluation after {rounds} rounds"):
-            beside = self.job.algorithm.beside(self.state)
-            metrics = evaluate(self.job.problem, self.fleet, self.job.splits, self.point, beside)
+            points = {f"{name}_": point for name, point in self.job.algorithm.beside(self.state).items()}
+            own = self._own(rounds) if self.job.by_client else None
+            if not self.job.algorithm.personal:
+                points = {"pooled_" if own else "": self.point} | points
+            metrics = evaluate(self.job.problem, self.fleet, self.job.splits, points, own)
         progress = self._progress(rounds, {}, evaluated=True)
         return _Evaluation(metrics, progress, self.ledger.so_far(progress.sim_s))
+
+    def _own(self, rounds: int) -> Own:
+        """The clients' own models after so many rounds."""
+        phase, planner = self.job.algorithm.own(self.state), self.job.planner
+        blocks = planner.blocks(phase.works, rounds, phase.name, planner.population)
+        order = Order(rounds, phase, phase.sends(self.state))
+        return Own(order, blocks, dict(self.memory), self.ledger.asked_N.copy())
 
     def _evaluated(self, evaluation: "_Evaluation") -> Progress:
         """Waits for it and books it."""
         with noted(f"in the evaluation after {evaluation.progress.round} rounds"):
             found = evaluation.metrics()
         # A problem of a user's may give numbers of NumPy's or torch's.
-        plain = {split: {name: v if v is None else float(v) for name, v in of.items()} for split, of in found.items()}
+        plain = {
+            split: {name: v if v is None else float(v) for name, v in of.items()} for split, of in found.metrics.items()
+        }
         progress = replace(evaluation.progress, metrics=plain)
         troubles = (self.job.problem.trouble(values) for values in progress.metrics.values())
         trouble = next((text for text in troubles if text), None)
         if trouble and trouble != self._trouble:
             progress = replace(progress, warnings=(*progress.warnings, trouble))
         self._trouble = trouble
-        self.ledger.evaluation(progress.round, progress.metrics, evaluation.so_far)
+        self.ledger.evaluation(progress.round, replace(found, metrics=plain), evaluation.so_far)
         self.ledger.write(self.job.folder)
         self._written()  # it may be the best one
         if self.job.splits:
@@ -378,7 +394,7 @@ class _Pause:
 class _Evaluation:
     """An evaluation under way, and what is to be reported and booked with it."""
 
-    metrics: Callable[[], Metrics]
+    metrics: Callable[[], Measured]
     progress: Progress
     so_far: Mapping[str, float | None]
 

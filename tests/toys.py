@@ -13,7 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Pass, Phase, Reply, SinglePass, Uniform, WholeShard
+from raysim.phase import (
+    Algorithm,
+    Batch,
+    Common,
+    LocalSteps,
+    LocalUpdate,
+    Pass,
+    Phase,
+    Reply,
+    SinglePass,
+    Uniform,
+    WholeShard,
+)
 from raysim.point import Point
 from raysim.problems import Problem, Quadratic
 
@@ -127,6 +139,55 @@ class SeveralPasses(Algorithm[Point]):
 
     def point(self, state: Point) -> Point:
         return state
+
+
+@dataclass(frozen=True)
+class AloneAt(LocalUpdate[Point, Point, Point, tuple[()]]):
+    """Local steps of each client's own point, of which the server hears nothing; without steps, what that point is."""
+
+    remembers = True
+
+    def sends(self, state: Point) -> Point:
+        return state
+
+    def start(self, sent: Point, memory: Point | None) -> Point:
+        return sent if memory is None else memory
+
+    def step(self, problem: Problem, sent: Point, z: Point, batch: Batch) -> Point:
+        return z.descent_ascent(problem.gradient(z, batch), 0.1, 0.1)
+
+    def finish(self, sent: Point, z: Point) -> Reply[tuple[()]]:
+        return Reply((), z)
+
+    def absorb(self, state: Point, mean: tuple[()], accepted: int) -> Point:
+        return state
+
+
+class OwnPoint(Common):
+    """The client's own point, where it has one."""
+
+    def start(self, sent: Point, memory: Point | None) -> Point:
+        return sent if memory is None else memory
+
+
+@dataclass(frozen=True)
+class Alone(Algorithm[Point]):
+    """Clients that train for themselves."""
+
+    S: int = 4
+    personal = True
+
+    def init(self, z: Point) -> Point:
+        return z
+
+    def phases(self, t: int) -> tuple[AloneAt]:
+        return (AloneAt(self.S, 3, 4),)
+
+    def point(self, state: Point) -> Point:
+        return state
+
+    def own(self, state: Point) -> OwnPoint:
+        return OwnPoint(self)
 
 
 class Vandal(Controlled):

@@ -36,31 +36,49 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One row, drawn, of each stretch of `every` rows of a split, in the file's order; 1 is all of them."""
+    """One row, drawn, of each stretch of `every` rows of a split, in the file's order; 1 is all of them.
+
+    Attributes:
+        client: whose rows alone they are; None is all clients'.
+    """
 
     split: Split
     every: int = 1
+    client: int | None = None
 
-    def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, places: NDArray[np.int64], shards: "Shards") -> NDArray[np.int64]:
         """The split's rows that stand at these places of it."""
+        first, _ = self._within(shards)
         if self.every == 1:
-            return places
+            return first + places
         # Drawn, since a file may have a period, which every nth row would meet.
         within: NDArray[np.int64] = (draws.uniform(0, "sample", places) * self.every).astype(np.int64)
-        return self.every * places + within
+        return first + self.every * places + within
 
     def size(self, shards: "Shards") -> int:
         """N, how many rows it has."""
-        return len(getattr(shards, self.split)) // self.every
+        first, last = self._within(shards)
+        return (last - first) // self.every
 
     def labels(self, shards: "Shards") -> NDArray[np.int64]:
         """(N,), of its rows."""
         of_split: NDArray[np.int64] = getattr(shards, self.split).labels
-        return of_split if self.every == 1 else of_split[self.rows(np.arange(self.size(shards)))]
+        first, last = self._within(shards)
+        if self.every == 1:
+            return of_split[first:last]
+        return of_split[self.rows(np.arange(self.size(shards)), shards)]
 
     def spread(self, rows: int, of: int) -> "Sample":
         """At most so many rows and at least half of that, evenly spread, in place of its own, which are `of`."""
-        return Sample(self.split, self.every * math.ceil(of / rows))
+        return dataclasses.replace(self, every=self.every * math.ceil(of / rows))
+
+    def _within(self, shards: "Shards") -> tuple[int, int]:
+        """The first of the split's rows that it is of, and the one after the last."""
+        if self.client is None:
+            return 0, len(getattr(shards, self.split))
+        offsets_N1 = shards.offsets_N1 if self.split == "train" else shards.test_offsets_N1
+        assert offsets_N1 is not None, "the test belongs to no client"
+        return int(offsets_N1[self.client]), int(offsets_N1[self.client + 1])
 
 
 def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from raysim.models.cnn import BatchNormCNN, LeNet5, ReLUCNN, TanhCNN, TutorialCNN
+from raysim.models.cnn import BatchNormCNN, FiveLayerCNN, LeNet5, ReLUCNN, TanhCNN, TutorialCNN
 from raysim.models.gan import DCGAN
 from raysim.models.mlp import MLP
 from raysim.models.network import Network, NetworkFactory
@@ -18,6 +18,7 @@ MODELS = Registry(
         "tanh_cnn": TanhCNN,
         "relu_cnn": ReLUCNN,
         "bn_cnn": BatchNormCNN,
+        "cnn5": FiveLayerCNN,
         "resnet18": ResNet18,
         "resnet20": ResNet20,
         "densenet121": DenseNet121,
@@ -33,6 +34,7 @@ __all__ = [
     "MODELS",
     "BatchNormCNN",
     "DenseNet121",
+    "FiveLayerCNN",
     "LeNet5",
     "Network",
     "NetworkFactory",

@@ -2,6 +2,7 @@
 
 from raysim.problems.auc import AUC
 from raysim.problems.binary import Binary
+from raysim.problems.classification import Classification
 from raysim.problems.compositional_auc import CompositionalAUC
 from raysim.problems.cross_entropy import BinaryCrossEntropy, RatioLoss
 from raysim.problems.fair import Fair
@@ -19,6 +20,7 @@ PROBLEMS = Registry(
         "compositional_auc": CompositionalAUC,
         "binary_cross_entropy": BinaryCrossEntropy,
         "ratio_loss": RatioLoss,
+        "classification": Classification,
         "robust": Robust,
         "gan": GAN,
         "fair": Fair,
@@ -34,6 +36,7 @@ __all__ = [
     "PROBLEMS",
     "Binary",
     "BinaryCrossEntropy",
+    "Classification",
     "CompositionalAUC",
     "Curve",
     "DataSpec",

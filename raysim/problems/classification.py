@@ -1,9 +1,29 @@
-"""What problems whose rows have cross-entropy losses share."""
+"""Classification by cross-entropy, and what problems whose rows have cross-entropy losses share.
+
+    min over x of E CE(h_x(a), b)
+
+| symbol | name | meaning |
+|---|---|---|
+| x | z.x | network weights; there is no y, which has length 0 |
+
+Of a model's submodules `extractor` and `head`, personalised methods tell the weights apart: x = (u, v) then.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+
+from raysim.models.network import Network, NetworkFactory
+from raysim.phase import Batch
+from raysim.point import Point
+from raysim.problems.problem import DataSpec, NetworkProblem
+from raysim.registry import STRICT
 
 
 def row_losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -16,3 +36,43 @@ def pooled_losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDA
     shifted = logits - logits.max(1, keepdims=True)
     losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
     return losses
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class Classification(NetworkProblem):
+    """Cross-entropy over the data's classes (x: network; no y)."""
+
+    network: NetworkFactory
+    data: DataSpec
+
+    headline: ClassVar[str] = "accuracy"
+
+    def __post_init__(self) -> None:
+        self._check_net()
+
+    @cached_property
+    def net(self) -> Network:
+        """The classifier."""
+        return self.network(self.data.classes)
+
+    def init(self, seed: int) -> Point:
+        w = self.net.init(seed)
+        return Point(w, w.new_zeros(0))
+
+    def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """The cross-entropy of the batch's rows."""
+        return (batch.weights * row_losses(outputs, batch.labels)).sum(-1)
+
+    def outputs(self, z: Point, batch: Batch) -> Tensor:
+        """Logits, shape (B, C)."""
+        return self.net(z.x, batch.inputs)
+
+    def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
+        """`accuracy`, and `value`: the mean cross-entropy."""
+        return {
+            "accuracy": float((outputs.argmax(1) == labels).mean()),
+            "value": float(pooled_losses(outputs, labels).mean()),
+        }
+
+    def parts(self, z: Point) -> Mapping[str, Tensor]:
+        return self.net.unflatten(z.x)

@@ -31,13 +31,21 @@ def factory(name: str, shape: tuple[int, ...], **settings: object) -> NetworkFac
         ("resnet20", (3, 32, 32), 1, 269_137),
         ("densenet121", (3, 64, 64), 1, 6_954_881),
         ("bn_cnn", (1, 28, 28), 1, 1_474_249),
+        ("cnn5", (1, 28, 28), 10, 1_248_548 + 10_250),
     ],
 )
 def test_published_number_of_weights(name: str, shape: tuple[int, ...], outputs: int, floats: int) -> None:
     assert factory(name, shape)(outputs).size == floats
 
 
-@pytest.mark.parametrize("name", ["lenet5", "tutorial_cnn", "mlp"])
+def test_the_extractor_of_fedrecos_cnn_has_the_published_number_of_weights() -> None:
+    for shape, channels, floats in (((1, 28, 28), [4, 12], 1_248_548), ((3, 32, 32), [64, 64], 2_796_352)):
+        network = factory("cnn5", shape, channels=channels)
+        assert network(10, "extractor").size == floats
+        assert network(10).size == floats + network(10, "head").size
+
+
+@pytest.mark.parametrize("name", ["lenet5", "tutorial_cnn", "mlp", "cnn5"])
 def test_the_flat_function_is_the_module(name: str) -> None:
     network = factory(name, (1, 28, 28))(3)
     w = network.init(5)
