@@ -84,11 +84,14 @@ class Experiment:
         partitioner = _made(PARTITIONERS, config.partition, "partition")
         shards = Shards.open(build(source, partitioner, config.seed, cache_folder(config)))
         clients = int(np.count_nonzero(shards.rows_N))
-        algorithm = _made(ALGORITHMS, config.algorithm, "algorithm", clients=clients, seed=config.seed)
         spec = DataSpec(shards.shape, tuple(shards.class_counts().tolist()))
         problem = PROBLEMS.build(
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
+        supplied = {"clients": clients, "seed": config.seed}
+        if ALGORITHMS.takes(config.algorithm.name, "extractor_size"):
+            supplied["extractor_size"] = problem.extractor_size
+        algorithm = _made(ALGORITHMS, config.algorithm, "algorithm", **supplied)
         block = None if config.clients.block == "auto" else config.clients.block
         together = _together(config, problem) if _vectorized(config, problem) else None
         planner = Planner(shards.rows_N, config.seed, block, together)

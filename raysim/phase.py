@@ -109,6 +109,12 @@ class Pass(Generic[Message, Carry]):
     evaluations: float = 1.0
 
 
+class Installed(NamedTuple):
+    """Part of a message that clients have from the start, as an app brings it: nothing of it is downloaded."""
+
+    of: Any
+
+
 class Reply(NamedTuple, Generic[Upload]):
     """What finish returns: the vectors sent to the server, and what the client itself keeps until it is next called."""
 

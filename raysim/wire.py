@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from raysim.phase import Phase, Same
+from raysim.phase import Installed, Phase, Same
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,12 @@ def shapes_of(tree: Any) -> Any:
 
 
 def size_bytes(sent: Any) -> int:
-    """Bytes of the tensors in a message or upload. Scalars (step sizes, counts) are ignored, as in the papers."""
-    return sum(_bytes(leaf) for leaf in pytree.tree_leaves(sent) if isinstance(leaf, Tensor))
+    """Bytes of the tensors in a message or upload.
+
+    Scalars (step sizes, counts) are ignored, as in the papers, and so is what clients have installed.
+    """
+    parts = pytree.tree_leaves(sent, is_leaf=lambda node: isinstance(node, Installed))
+    return sum(_bytes(part) for part in parts if isinstance(part, Tensor))
 
 
 def _bytes(leaf: Tensor) -> int:

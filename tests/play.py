@@ -30,6 +30,18 @@ DIGITS: dict[str, Any] = {
     "evaluate": {"every": 1},
     "clients": {"engine": "loop"},
 }
+# Clients with models and tests of their own.
+OWN: dict[str, Any] = {
+    "name": "test",
+    "rounds": 2,
+    "precision": "float64",
+    "data": {"name": "digits"},
+    "partition": {"name": "consecutive_classes", "clients": 10, "classes": 3, "test_fraction": 0.3},
+    "problem": {"name": "classification"},
+    "model": {"name": "tests.toys:TwoPart"},
+    "evaluate": {"every": 1},
+    "clients": {"engine": "loop"},
+}
 
 
 def experiment(base: dict[str, Any], algorithm: dict[str, Any], **sections: Any) -> Experiment:

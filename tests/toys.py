@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from raysim.data import Digits, Splits, Table
 from raysim.phase import (
     Algorithm,
     Batch,
@@ -188,6 +189,46 @@ class Alone(Algorithm[Point]):
 
     def own(self, state: Point) -> OwnPoint:
         return OwnPoint(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatDigits(Digits):
+    """The digits in float32."""
+
+    def read(self, seed: int) -> Splits:
+        splits = super().read(seed)
+        train, test = (Table(t.features.astype(np.float32), t.labels) for t in (splits.train, splits.test))
+        return replace(splits, train=train, test=test)
+
+
+class TwoPart(nn.Module):
+    """A small perceptron with an extractor and a head."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8), nn.Tanh())
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.extractor(inputs))  # type: ignore[no-any-return]
+
+
+class HeadFirst(TwoPart):
+    """The same, with the head's weights first."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        extractor = self.extractor
+        del self.extractor
+        self.extractor = extractor
+
+
+class ThreeParts(TwoPart):
+    """With weights that are of neither part."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        self.scale = nn.Parameter(torch.ones(1))
 
 
 class Vandal(Controlled):

@@ -8,6 +8,7 @@ from raysim.algorithms.extra_step import ExtraStepLocalSGD
 from raysim.algorithms.fedgda_gt import FedGDAGT
 from raysim.algorithms.fednest import FedNest
 from raysim.algorithms.fedprox import FedProx
+from raysim.algorithms.fedreco import FedReCo, FedReCoPVR
 from raysim.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
 from raysim.algorithms.local_scgdam import LocalSCGDAM
 from raysim.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
@@ -43,8 +44,10 @@ ALGORITHMS = Registry(
         "local_sgdm": LocalSGDM,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,
+        "fedreco": FedReCo,
+        "fedreco_pvr": FedReCoPVR,
     },
-    injected=("clients", "seed"),
+    injected=("clients", "seed", "extractor_size"),
     base=Algorithm,
 )
 
@@ -63,6 +66,8 @@ __all__ = [
     "FedGDAGT",
     "FedNest",
     "FedProx",
+    "FedReCo",
+    "FedReCoPVR",
     "FedSGDAM",
     "FedSGDAPlus",
     "LocalSCGDAM",

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
 from raysim.phase import Batch
 from raysim.point import Point
@@ -55,13 +56,43 @@ class Classification(NetworkProblem):
         """The classifier."""
         return self.network(self.data.classes)
 
+    @cached_property
+    def extractor(self) -> Network:
+        """The part of the classifier that gives the features. Raises ConfigError where it has none."""
+        return self.network(self.data.classes, "extractor")
+
+    @cached_property
+    def head(self) -> Network:
+        """The part that gives the logits of features."""
+        return self.network(self.data.classes, "head")
+
+    @property
+    def extractor_size(self) -> int:
+        if self.extractor.size + self.head.size != self.net.size:
+            raise ConfigError("model.name", "has weights outside of its submodules extractor and head")
+        if not next(iter(self.net.unflatten(self.net.init(0)))).startswith("extractor."):
+            raise ConfigError("model.name", "has its head before its extractor; make the extractor first")
+        return self.extractor.size
+
+    def features(self, u: Tensor, batch: Batch) -> Tensor:
+        """(B, d), of the batch's rows, by the extractor's weights u."""
+        return self.extractor(u, batch.inputs)
+
+    def logits(self, v: Tensor, features: Tensor) -> Tensor:
+        """(B, C), of features (B, d), by the head's weights v."""
+        return self.head(v, features)
+
+    def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The weighted sum over the batch's rows."""
+        return (batch.weights * row_losses(logits, batch.labels)).sum(-1)
+
     def init(self, seed: int) -> Point:
         w = self.net.init(seed)
         return Point(w, w.new_zeros(0))
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """The cross-entropy of the batch's rows."""
-        return (batch.weights * row_losses(outputs, batch.labels)).sum(-1)
+        return self.cross_entropy(outputs, batch)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
         """Logits, shape (B, C)."""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,10 @@ class Problem(ABC):
         h = (1 - alpha) * h + alpha * z.x
         return h, self.gradient(Point(h, z.y), outer)
 
+    def apply(self, f: Callable[..., Any], *args: Any) -> Any:
+        """f(self, *args), for an algorithm's own functions of a client's tensors: engines call it client by client."""
+        return f(self, *args)
+
     def best_dual(self, z: Point, batch: Batch) -> Tensor:
         """The y that maximises F(x, y) on the batch, where there is a closed form; z.y otherwise. Shape (D_y,)."""
         return z.y
@@ -158,6 +162,16 @@ class Problem(ABC):
     def networks(self) -> tuple[Network, ...]:
         """The networks whose weights are in x or y."""
         return ()
+
+    @property
+    def extractor_size(self) -> int:
+        """Of x the numbers, its first, that are weights of a feature extractor, for methods that tell them from a head.
+
+        Raises ConfigError where it has no such parts.
+        """
+        raise ConfigError(
+            "problem.name", f"{type(self).__name__} has no feature extractor and head; take classification"
+        )
 
     @property
     def noise(self) -> int:

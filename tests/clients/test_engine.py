@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fleet import InProcessFleet, spans
+from clients.fleet import InProcessFleet
+from clients.pool import spans
 from raysim.errors import ClientError
 from raysim.phase import Batch, Block, Drawn, Order
 from raysim.point import Point
@@ -154,13 +155,13 @@ def test_a_sample_has_a_row_of_each_stretch_wherever_its_tasks_begin(monkeypatch
     z = made.problem.init(0).to(torch.float64)
     whole = InProcessFleet(made.engine()).pool("train")
     h, n = whole.each(type(made.problem).outputs, z), len(made.shards.train)
-    monkeypatch.setattr("clients.fleet.SPAN_ROWS", 70)
+    monkeypatch.setattr("clients.pool.SPAN_ROWS", 70)
     monkeypatch.setattr("clients.engine.CHUNK_ROWS", 30)
     for pool, every in (
         (whole.spread(n), 1), (whole.spread(2 * n), 1), (whole.spread(n - 1), 2), (whole.spread(200), 8),
         (whole.spread(800).spread(240), 6),
     ):  # fmt: skip
-        rows = pool.part.rows(np.arange(n // every))
+        rows = pool.part.rows(np.arange(n // every), made.shards)
         assert (rows // every).tolist() == list(range(n // every))
         assert every == 1 or len(set((rows % every).tolist())) == every, "at no fixed place"
         assert pool.labels.tolist() == made.shards.train.labels[rows].tolist()

@@ -20,8 +20,8 @@ from clients.ray_fleet import RayFleet
 from raysim.errors import ClientError, Stopped, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
-from tests.contracts.table import TABLE, settings
-from tests.play import DIGITS, QUADRATIC, experiment
+from tests.contracts.table import PERSONAL, TABLE, settings
+from tests.play import DIGITS, OWN, QUADRATIC, experiment
 
 pytestmark = pytest.mark.ray
 
@@ -65,6 +65,29 @@ def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet]
         assert torch.equal(z.x, reference.x), how
         assert torch.equal(z.y, reference.y), how
         assert metrics[how] == metrics["in process"], how
+
+
+@pytest.fixture(scope="module")
+def own(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
+    """Two actors for clients with models of their own."""
+    made = experiment(OWN, settings("fedreco"), precision="float32")
+    fleet = started(made, Placement(2, None))
+    yield made, fleet
+    fleet.end()
+
+
+@pytest.mark.parametrize("name", list(PERSONAL))
+def test_clients_own_models_are_the_same_on_actors(name: str, own: tuple[Any, RayFleet], tmp_path: Path) -> None:
+    made = experiment(OWN, settings(name), precision="float32")
+    fleets = InProcessFleet(made.engine()), own[1]
+    here, there = (Server(made.job(tmp_path), fleet) for fleet in fleets)
+    found = [[(report.round, report.metrics) for report in playing.run()] for playing in (here, there)]
+    assert found[0] == found[1]
+    assert torch.equal(here.point.x, there.point.x)
+    theirs = fleets[1].fetch(there.memory)
+    assert here.memory.keys() == theirs.keys()
+    for client, memory in here.memory.items():
+        assert all(torch.equal(a, b) for a, b in zip(memory, theirs[client], strict=True))
 
 
 def test_the_vectorised_engine_gives_the_same_bits_on_actors(ray_cluster: None, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.algorithms import ALGORITHMS
+from tests.play import DIGITS, OWN
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,25 @@ TABLE = {
     ),
 }
 
-assert TABLE.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"
+STEPS_UV = {"K_v": 3, "K_u": 4, "batch": 5, "eta_v": 0.1, "eta_u": 0.05, "eta_0": 0.02, "weight": 0.3, "clip": 2.0}
+
+# Clients have models of their own: an extractor and a head take the places of x and y.
+PERSONAL = {
+    "fedreco": Row(
+        SOME | STEPS_UV | {"shard_gradient": True}, STEPS_UV | {"tune_v": 2}, False, up=Floats(1, 0), down=Floats(1, 0)
+    ),
+    "fedreco_pvr": Row(SOME | STEPS_UV, STEPS_UV, False, up=Floats(1, 0), down=Floats(1, 0)),
+}
+ALL_ROWS = TABLE | PERSONAL
+
+assert ALL_ROWS.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"
 
 
 def settings(name: str, which: str = "settings", **changed: Any) -> dict[str, Any]:
     """The algorithm section of a configuration."""
-    return {"name": name} | getattr(TABLE[name], which) | changed
+    return {"name": name} | getattr(ALL_ROWS[name], which) | changed
+
+
+def base_of(name: str) -> dict[str, Any]:
+    """Real rows for it."""
+    return OWN if name in PERSONAL else DIGITS

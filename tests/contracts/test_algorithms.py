@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import re
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.point import Point
 from raysim.problems import Quadratic
-from tests.contracts.table import TABLE, settings
+from tests.contracts.table import ALL_ROWS, PERSONAL, TABLE, base_of, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
 NAMES = list(TABLE)
+EVERY = list(ALL_ROWS)
 
 
 def close(a: Point, b: Point, tolerance: float) -> bool:
@@ -46,10 +48,23 @@ def test_traffic_is_the_published_number_of_floats(name: str, tmp_path: Path) ->
         assert down == row.down_in.get(t, row.down).bytes(*measure)
 
 
+@pytest.mark.parametrize("name", PERSONAL)
+def test_traffic_of_personal_methods_is_the_published_number_of_floats(name: str, tmp_path: Path) -> None:
+    made = experiment(base_of(name), settings(name))
+    u = made.problem.extractor_size
+    row, measure = ALL_ROWS[name], (4, u, len(made.problem.init(0).x) - u, 8)
+    playing = server(made, tmp_path)
+    for t in (0, 1):
+        before = playing.ledger.bytes_up, playing.ledger.bytes_down
+        playing.play(t)
+        assert playing.ledger.bytes_up - before[0] == row.up.bytes(*measure)
+        assert playing.ledger.bytes_down - before[1] == row.down.bytes(*measure)
+
+
 @pytest.mark.parametrize("which", ["settings", "everyone"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path) -> None:
-    made = experiment(DIGITS, settings(name, which))
+    made = experiment(base_of(name), settings(name, which))
     playing = server(made, tmp_path)
     playing.play(0)
     before = playing.ledger.bytes_up, playing.ledger.bytes_down
@@ -59,9 +74,10 @@ def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path
     assert sum(p.bytes_down for p in traffic) == playing.ledger.bytes_down - before[1]
 
 
-@pytest.mark.parametrize("name", [*TABLE, "tests.toys:Remembering"])
+@pytest.mark.parametrize("name", [*EVERY, "tests.toys:Remembering"])
 def test_sizes_in_the_object_store_are_known_before_the_run(name: str, tmp_path: Path) -> None:
-    made = experiment(DIGITS, settings(name) if name in TABLE else {"name": name}, precision="float32")
+    algorithm = settings(name) if name in ALL_ROWS else {"name": name}
+    made = experiment(base_of(name), algorithm, precision="float32")
     sizes = made.sizes
     playing = server(made, tmp_path)
     moved: list[tuple[int, int]] = []
@@ -78,10 +94,10 @@ def test_sizes_in_the_object_store_are_known_before_the_run(name: str, tmp_path:
     assert sizes.memory_bytes == max((wire.size_bytes(kept) for kept in playing.memory.values()), default=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_seed_repeats_and_another_differs(name: str, tmp_path: Path) -> None:
     first, again, other = (
-        trajectory(experiment(DIGITS, settings(name), precision="float32", seed=seed), tmp_path, 2)[-1]
+        trajectory(experiment(base_of(name), settings(name), precision="float32", seed=seed), tmp_path, 2)[-1]
         for seed in (0, 0, 1)
     )
     assert torch.equal(first.x, again.x)
@@ -89,9 +105,9 @@ def test_a_seed_repeats_and_another_differs(name: str, tmp_path: Path) -> None:
     assert not torch.equal(first.x, other.x)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_torch_and_numpy_global_generators_are_neither_used_nor_moved(name: str, tmp_path: Path) -> None:
-    made = experiment(DIGITS, settings(name))
+    made = experiment(base_of(name), settings(name))
     torch.manual_seed(5)
     before = torch.get_rng_state()
     legacy = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is watched
@@ -102,8 +118,9 @@ def test_torch_and_numpy_global_generators_are_neither_used_nor_moved(name: str,
     assert torch.equal(trajectory(made, tmp_path, 1)[-1].x, first.x)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("base", [QUADRATIC, DIGITS], ids=["quadratic", "auc"])
+@pytest.mark.parametrize(
+    ("name", "base"), [*itertools.product(NAMES, [QUADRATIC, DIGITS]), *((name, base_of(name)) for name in PERSONAL)]
+)
 def test_float32_agrees_with_float64(name: str, base: dict, tmp_path: Path) -> None:
     a, b = (trajectory(experiment(base, settings(name), precision=p), tmp_path, 2)[-1] for p in ("float32", "float64"))
     assert a.x.dtype == torch.float32
@@ -111,10 +128,10 @@ def test_float32_agrees_with_float64(name: str, base: dict, tmp_path: Path) -> N
     torch.testing.assert_close(a.y.double(), b.y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
     cls = ALGORITHMS.entries[name]
-    made = ALGORITHMS.build(name, TABLE[name].settings, clients=8, seed=0)
+    made = ALGORITHMS.build(name, ALL_ROWS[name].settings, clients=8, seed=0, extractor_size=5)
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.K = 3
     page = inspect.getmodule(cls).__doc__ or ""
@@ -126,8 +143,8 @@ def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
         assert re.search(rf"\b{field.name}\b", described), f"{field.name} is documented"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_phases_are_plain_values(name: str) -> None:
-    made = ALGORITHMS.build(name, TABLE[name].settings, clients=8, seed=0)
+    made = ALGORITHMS.build(name, ALL_ROWS[name].settings, clients=8, seed=0, extractor_size=5)
     assert made.phases(3) == made.phases(3)
     assert all(hash(phase) == hash(twin) for phase, twin in zip(made.phases(3), made.phases(3), strict=True))

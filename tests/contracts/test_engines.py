@@ -14,12 +14,13 @@ from clients.gradients import ProblemPerClient
 from clients.vectorized import VectorizedEngine
 from raysim.errors import ClientError
 from raysim.phase import Order, Uniform
-from tests.contracts.table import TABLE, settings
-from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+from tests.contracts.table import PERSONAL, TABLE, settings
+from tests.play import DIGITS, OWN, QUADRATIC, experiment, server, trajectory
 
 RAGGED = {"partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3}}
 CROSS_ENTROPY = {"problem": {"name": "ratio_loss"}}
 COMPOSITIONAL = {"problem": {"name": "compositional_auc", "rho": 0.5}}
+RAGGED_OWN = {"partition": {"name": "dirichlet", "clients": 12, "alpha": 0.5, "test_fraction": 0.3}}
 FAIR = {"problem": {"name": "fair"}, "partition": {"name": "stride", "clients": 20}}
 ROBUST = {"problem": {"name": "robust", "penalty": 0.1}}
 SHIFTED_IMAGES = ROBUST | {"model": {"name": "tests.toys:Convolutional"}}
@@ -67,6 +68,24 @@ def test_engines_agree_where_whole_shards_need_several_chunks(
     made = experiment(DIGITS, settings(name), clients={"engine": "vectorized"}, **RAGGED)
     assert made.shards.rows_N.max() > 70
     torch.testing.assert_close(trajectory(made, tmp_path, 2)[-1].x, whole.x, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+@pytest.mark.parametrize("base", [OWN, OWN | RAGGED_OWN], ids=["equal shards", "ragged shards"])
+@pytest.mark.parametrize("block", ["auto", 3])
+def test_engines_agree_on_clients_own_models(name: str, base: Any, block: Any, tmp_path: Path) -> None:
+    loop, together = (
+        server(experiment(base, settings(name), clients={**engine, "block": block}), tmp_path) for engine in BOTH
+    )
+    for t in range(3):
+        loop.play(t)
+        together.play(t)
+    torch.testing.assert_close(together.point.x, loop.point.x, rtol=1e-10, atol=1e-12)
+    assert loop.memory.keys() == together.memory.keys()
+    for client, memory in loop.memory.items():
+        for ours, theirs in zip(together.memory[client], memory, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    assert loop.memory, "clients keep something"
 
 
 def test_code_that_writes_in_place_reaches_no_other_client(tmp_path: Path) -> None:

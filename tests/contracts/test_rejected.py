@@ -16,23 +16,25 @@ from raysim.errors import ClientError, Diverged, RoundsFailed
 from raysim.phase import Order, Reply
 from server.rounds import STILL_ROUNDS
 from tests.clients.test_engine import poisoned
-from tests.contracts.table import TABLE, settings
+from tests.contracts.table import ALL_ROWS, PERSONAL, settings
 from tests.contracts.test_resume import same_ends
-from tests.play import DIGITS, QUADRATIC, experiment, server
+from tests.play import DIGITS, OWN, QUADRATIC, experiment, server
 
 ENGINES = ["loop", "vectorized"]
+FLOATS = OWN | {"data": {"name": "tests.toys:FloatDigits"}}  # of which some may be spoilt
 REJECT = {"bad_results": "reject"}
-NAMES = [*TABLE, "tests.toys:Remembering"]
+NAMES = [*ALL_ROWS, "tests.toys:Remembering"]
 
 
 def own(name: str) -> dict[str, Any]:
-    return settings(name) if name in TABLE else {"name": name}
+    return settings(name) if name in ALL_ROWS else {"name": name}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_client_is_left_out_and_counted(name: str, engine: str, tmp_path: Path) -> None:
-    made = poisoned(experiment(QUADRATIC, own(name), rounds=6, server=REJECT, clients={"engine": engine}), 3, np.nan)
+    base = FLOATS if name in PERSONAL else QUADRATIC
+    made = poisoned(experiment(base, own(name), rounds=6, server=REJECT, clients={"engine": engine}), 3, np.nan)
     playing = server(made, tmp_path)
     reports = list(playing.run())
     assert np.isfinite(playing.point.norm())

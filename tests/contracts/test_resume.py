@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
-from tests.contracts.table import TABLE, settings
-from tests.play import DIGITS, QUADRATIC, experiment, server
+from tests.contracts.table import ALL_ROWS, PERSONAL, TABLE, settings
+from tests.play import DIGITS, OWN, QUADRATIC, experiment, server
 from tests.same import tables
 
 PHONES = {"availability": {"name": "markov", "share": 0.6, "mean_on_s": 300}, "failure": {"p_start": 0.3}}
@@ -33,17 +34,21 @@ def same_ends(made: Any, tmp_path: Path, broken_off: int) -> None:
     assert torch.equal(resumed.point.x, whole.point.x)
     assert torch.equal(resumed.point.y, whole.point.y)
     assert resumed.memory.keys() == whole.memory.keys()
+    for client, memory in whole.memory.items():
+        ours, theirs = (pytree.tree_leaves(kept) for kept in (resumed.memory[client], memory))
+        assert all(a is b or torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)), client
     first, second = (tables(folder) for folder in folders)
     for name in first:
         assert first[name].equals(second[name]), name
 
 
-@pytest.mark.parametrize("name", [*TABLE, "tests.toys:Remembering"])
+@pytest.mark.parametrize("name", [*ALL_ROWS, "tests.toys:Remembering"])
 @pytest.mark.parametrize("broken_off", [4, 7])
 def test_a_run_goes_on_to_the_bit(name: str, broken_off: int, tmp_path: Path) -> None:
-    algorithm = settings(name) if name in TABLE else {"name": name}
+    algorithm = settings(name) if name in ALL_ROWS else {"name": name}
     every = {"evaluate": {"every": 2, "splits": ["train"]}, "checkpoint": {"every": 3}}
-    same_ends(experiment(QUADRATIC, algorithm, rounds=8, **every), tmp_path, broken_off)
+    base = OWN if name in PERSONAL else QUADRATIC
+    same_ends(experiment(base, algorithm, rounds=8, **every), tmp_path, broken_off)
 
 
 @pytest.mark.parametrize("name", ["cd_mage_plus", "tests.toys:Remembering"])

@@ -42,8 +42,8 @@ from server.dispatch import AnyPhase, Clients, Clock, Devices, Ideal, Outcome, S
 from server.fates import FATES
 from server.plan import Planner
 from server.policy import DropoutOverride, PolicyConfig
-from tests.contracts.table import TABLE, settings
-from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+from tests.contracts.table import ALL_ROWS, base_of, settings
+from tests.play import QUADRATIC, experiment, server, trajectory
 from tests.same import tables
 
 Floats = NDArray[np.float64]
@@ -853,15 +853,14 @@ IDEAL = {
 }
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ALL_ROWS)
 def test_devices_that_never_fail_change_no_bit(name: str, tmp_path: Path) -> None:
-    plain = trajectory(experiment(DIGITS, settings(name)), tmp_path, 3)
+    base = base_of(name)
+    plain = trajectory(experiment(base, settings(name)), tmp_path, 3)
     for over in ({}, {"precision": "float32"}):
         if over:
-            plain = trajectory(experiment(DIGITS, settings(name), **over), tmp_path, 3)
-        for a, b in zip(
-            trajectory(experiment(DIGITS, settings(name), **IDEAL, **over), tmp_path, 3), plain, strict=True
-        ):
+            plain = trajectory(experiment(base, settings(name), **over), tmp_path, 3)
+        for a, b in zip(trajectory(experiment(base, settings(name), **IDEAL, **over), tmp_path, 3), plain, strict=True):
             assert torch.equal(a.x, b.x)
             assert torch.equal(a.y, b.y)
     assert not torch.equal(plain[0].x, plain[3].x)
