@@ -189,7 +189,7 @@ def test_check_prints_shards_sizes_and_bytes(raysim: Raysim) -> None:
     done = raysim("check", QUICKSTART, "-o", "rounds=100")
     assert (done.status, done.err) == (0, "")
     config, plan = done.out.split("\n\n")
-    assert yaml12.parse(config)["partition"] == {"name": "by_label", "clients": 100}
+    assert yaml12.parse(config)["partition"] == {"name": "by_label", "clients": 100, "test_fraction": None}
     assert [re.sub(r" +", " ", line) for line in plan.splitlines()[:-1]] == [
         "clients 100: 14 / 14 / 15 rows (min / median / max), 0 empty, 92 with a single class",
         "rows 1438 train, 359 test",
