@@ -73,14 +73,17 @@ class Engine(ABC):
 
     def own(self, order: Order, block: Block, memories: Mapping[int, Any], splits: Sequence[Split]) -> list[OwnMetrics]:
         """Each client's metrics at the point that it would upload, on its own rows of each split."""
-        loop = LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
         found: list[OwnMetrics] = []
-        for client, reply in zip(block.clients_C.tolist(), loop.replies(order, block, memories), strict=True):
+        for client, reply in zip(block.clients_C.tolist(), self._loop.replies(order, block, memories), strict=True):
             pools = {split: InProcessPool(self, Sample(split, client=client)) for split in ("train", *splits)}
             seen = self.problem.settled(reply.upload, pools["train"])
             there = [split for split in splits if len(pools[split].labels)]
             found.append({split: self.problem.evaluate(reply.upload, seen(pools[split])) for split in there})
         return found
+
+    @property
+    def _loop(self) -> "LoopEngine":
+        return LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
 
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
         """f's results (B, ...) on batches of the rows start..stop-1 of a sample, one after another."""

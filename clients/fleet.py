@@ -11,14 +11,9 @@ from clients.engine import Engine
 from clients.pool import InProcessPool
 from raysim.data import Sample, Split
 from raysim.fleet import Memory, OwnMetrics
-from raysim.phase import Block, Order, Partial
+from raysim.phase import Block, Order, Partial, clients_of
 
 Made = TypeVar("Made")
-
-
-def clients_of(blocks: Sequence[Block]) -> list[int]:
-    """The blocks' clients, in order."""
-    return [client for block in blocks for client in block.clients_C.tolist()]
 
 
 @contextlib.contextmanager

@@ -37,13 +37,12 @@ from torch.utils import _pytree as pytree
 
 from clients.delivery import Delivery
 from clients.engine import Engine
-from clients.fleet import clients_of
 from clients.placement import ClientsConfig, Placement
 from clients.pool import spans
 from raysim.data import Sample, Shards, Split
 from raysim.errors import RaysimError, ResultLost, Stopped, StoreFull, WorkerLost
 from raysim.fleet import Memory, OwnMetrics
-from raysim.phase import Block, Order, Partial, pairwise_sum
+from raysim.phase import Block, Order, Partial, clients_of, pairwise_sum
 from raysim.point import Point
 from raysim.problems.pool import Function
 

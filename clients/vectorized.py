@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from clients.chain import Chain
-from clients.engine import Engine, LoopEngine
+from clients.engine import Engine
 from clients.gradients import ProblemPerClient, chain_of
 from clients.per_client import Buffers, PerClient
 from clients.screen import norm
@@ -59,10 +59,6 @@ class VectorizedEngine(Engine):
         partial = functools.reduce(operator.add, (partial for partial, _ in parts))
         kept = [memory for _, memories in parts for memory in memories]
         return partial, [kept[i] for i in np.argsort(np.concatenate(groups))]
-
-    @property
-    def _loop(self) -> LoopEngine:
-        return LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
 
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""

@@ -334,6 +334,11 @@ class Block:
         return [self.of(slice(c, c + 1)) for c in range(len(self))]
 
 
+def clients_of(blocks: Iterable[Block]) -> list[int]:
+    """The blocks' clients, in order."""
+    return [client for block in blocks for client in block.clients_C.tolist()]
+
+
 @dataclass(frozen=True)
 class Order:
     """One phase's instruction to its whole cohort.

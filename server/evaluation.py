@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from raysim.data import Split
 from raysim.errors import ConfigError
 from raysim.fleet import Fleet, Memory
-from raysim.phase import Block, Order
+from raysim.phase import Block, Order, clients_of
 from raysim.point import Point
 from raysim.problems import Curve, Problem
 from raysim.registry import nearest
@@ -63,7 +63,7 @@ class Own:
     @property
     def clients(self) -> list[int]:
         """Their numbers, in order."""
-        return [client for block in self.blocks for client in block.clients_C.tolist()]
+        return clients_of(self.blocks)
 
 
 @dataclass(frozen=True)

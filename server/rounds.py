@@ -326,7 +326,7 @@ class Server:
         phase, planner = self.job.algorithm.own(self.state), self.job.planner
         blocks = planner.blocks(phase.works, rounds, phase.name, planner.population)
         order = Order(rounds, phase, phase.sends(self.state))
-        return Own(order, blocks, dict(self.memory), self.ledger.asked_N.copy())
+        return Own(order, blocks, dict(self.memory), self.ledger.asked_N)
 
     def _evaluated(self, evaluation: "_Evaluation") -> Progress:
         """Waits for it and books it."""

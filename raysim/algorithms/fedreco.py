@@ -28,7 +28,7 @@ lambda/2 of the objective, as in algorithm 2 and A.3. A round downloads and uplo
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -81,6 +81,12 @@ def extractor_gradient(
         return f + weight / 2 * distance(features, target, rows_B)
 
     return gradients(value, u)[0]
+
+
+def consistency_gradient(problem: Classification, u: Tensor, other: Tensor, rows_B: Tensor, batch: Batch) -> Tensor:
+    """The gradient of H with respect to u, whichever of the two extractors that is: H is symmetric."""
+    target = problem.features(other, batch)
+    return gradients(lambda u: distance(problem.features(u, batch), target, rows_B), u)[0]
 
 
 def consistency_gradients(
@@ -150,9 +156,12 @@ class Steps:
         return batch.weights if self.reduction == "mean" else (batch.weights > 0).to(batch.weights.dtype)
 
 
+AnyCarry = TypeVar("AnyCarry", "Carry", "ReducedCarry")
+
+
 @dataclass(frozen=True)
-class Update(Phase[State, Sent, Carry, Tensor]):
-    """Steps of the head, then of the extractor; what is sent is the gradient of H at the common extractor."""
+class Training(Phase[State, Sent, AnyCarry, Tensor]):
+    """What rounds with and without variance reduction share: the head's steps, and the server's."""
 
     steps: Steps
 
@@ -162,6 +171,21 @@ class Update(Phase[State, Sent, Carry, Tensor]):
     @property
     def cohort(self) -> Cohort:
         return Uniform(self.steps.S)
+
+    def sends(self, state: State) -> Sent:
+        return Sent(state.u, Installed(state.v))
+
+    def head(self, problem: Problem, sent: Sent, carry: AnyCarry, batch: Batch) -> AnyCarry:
+        g = clipped(problem.apply(head_gradient, carry.u, carry.v, batch), self.steps.clip)
+        return carry._replace(v=carry.v - self.steps.eta_v * g)
+
+    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
+        return state._replace(u=state.u - self.steps.eta_0 * clipped(mean, self.steps.clip))
+
+
+@dataclass(frozen=True)
+class Update(Training[Carry]):
+    """Steps of the head, then of the extractor; what is sent is the gradient of H at the common extractor."""
 
     @property
     def passes(self) -> tuple[Pass[Sent, Carry], ...]:
@@ -175,16 +199,9 @@ class Update(Phase[State, Sent, Carry, Tensor]):
             Pass(last, self.consistency, 4 / 3),
         )
 
-    def sends(self, state: State) -> Sent:
-        return Sent(state.u, Installed(state.v))
-
     def start(self, sent: Sent, memory: Own | None) -> Carry:
         u, v = (sent.u, sent.v.of) if memory is None else memory
         return Carry(u, v, torch.zeros_like(sent.u))
-
-    def head(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
-        g = clipped(problem.apply(head_gradient, carry.u, carry.v, batch), self.steps.clip)
-        return carry._replace(v=carry.v - self.steps.eta_v * g)
 
     def extractor(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
         u, v, _ = carry
@@ -193,14 +210,11 @@ class Update(Phase[State, Sent, Carry, Tensor]):
         return carry._replace(u=u - self.steps.eta_u * g)
 
     def consistency(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
-        _, g = problem.apply(consistency_gradients, carry.u, sent.u, self.steps.rows_B(batch), batch)
+        g = problem.apply(consistency_gradient, sent.u, carry.u, self.steps.rows_B(batch), batch)
         return carry._replace(g=carry.g + g)
 
     def finish(self, sent: Sent, carry: Carry) -> Reply[Tensor]:
         return Reply(carry.g, Own(carry.u, carry.v))
-
-    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
-        return state._replace(u=state.u - self.steps.eta_0 * clipped(mean, self.steps.clip))
 
 
 class ReducedOwn(NamedTuple):
@@ -223,17 +237,8 @@ class ReducedCarry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReducedUpdate(Phase[State, Sent, ReducedCarry, Tensor]):
+class ReducedUpdate(Training[ReducedCarry]):
     """As Update, with the gradients of H in the extractor's steps corrected by those of the round before."""
-
-    steps: Steps
-
-    name = "update"
-    remembers = True
-
-    @property
-    def cohort(self) -> Cohort:
-        return Uniform(self.steps.S)
 
     @property
     def passes(self) -> tuple[Pass[Sent, ReducedCarry], ...]:
@@ -244,24 +249,17 @@ class ReducedUpdate(Phase[State, Sent, ReducedCarry, Tensor]):
             Pass(WholeShard(batch), self.consistency, 2.0),
         )
 
-    def sends(self, state: State) -> Sent:
-        return Sent(state.u, Installed(state.v))
-
     def start(self, sent: Sent, memory: ReducedOwn | None) -> ReducedCarry:
         nothing = torch.zeros_like(sent.u)
         # A new client's extractor is the common one, where H has no gradient.
         kept = ReducedOwn(sent.u, sent.v.of, nothing, sent.u) if memory is None else memory
         return ReducedCarry(kept.u, kept.v, kept, nothing, nothing)
 
-    def head(self, problem: Problem, sent: Sent, carry: ReducedCarry, batch: Batch) -> ReducedCarry:
-        g = clipped(problem.apply(head_gradient, carry.u, carry.v, batch), self.steps.clip)
-        return carry._replace(v=carry.v - self.steps.eta_v * g)
-
     def extractor(self, problem: Problem, sent: Sent, carry: ReducedCarry, batch: Batch) -> ReducedCarry:
         u, v, kept, _, _ = carry
         weight, rows_B = self.steps.weight, self._rows_B(batch)
         g = problem.apply(extractor_gradient, u, v, sent.u, weight, rows_B, batch)
-        before, _ = problem.apply(consistency_gradients, kept.u, kept.u_0, rows_B, batch)
+        before = problem.apply(consistency_gradient, kept.u, kept.u_0, rows_B, batch)
         return carry._replace(u=u - self.steps.eta_u * clipped(g + weight / 2 * (kept.g - before), self.steps.clip))
 
     def consistency(self, problem: Problem, sent: Sent, carry: ReducedCarry, batch: Batch) -> ReducedCarry:
@@ -270,9 +268,6 @@ class ReducedUpdate(Phase[State, Sent, ReducedCarry, Tensor]):
 
     def finish(self, sent: Sent, carry: ReducedCarry) -> Reply[Tensor]:
         return Reply(carry.at_u_0, ReducedOwn(carry.u, carry.v, carry.at_u, sent.u))
-
-    def absorb(self, state: State, mean: Tensor, accepted: int) -> State:
-        return state._replace(u=state.u - self.steps.eta_0 * clipped(mean, self.steps.clip))
 
     def _rows_B(self, batch: Batch) -> Tensor:
         # A minibatch's gradient is corrected by one over all rows, so both are means, times the rows of a minibatch.

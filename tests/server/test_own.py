@@ -18,19 +18,15 @@ from raysim.errors import ConfigError
 from raysim.phase import Batch
 from raysim.point import Point
 from server.rounds import Server
+from tests import play
 from tests.contracts.table import settings
 from tests.play import experiment, server
 
-OWN: dict[str, Any] = {
-    "name": "own",
+OWN: dict[str, Any] = play.OWN | {
     "rounds": 3,
-    "precision": "float64",
-    "data": {"name": "digits"},
-    "partition": {"name": "consecutive_classes", "clients": 12, "classes": 3, "test_fraction": 0.3},
-    "problem": {"name": "classification"},
+    "partition": play.OWN["partition"] | {"clients": 12},
     "model": {"name": "mlp", "hidden": [8]},
     "evaluate": {"every": 2},
-    "clients": {"engine": "loop"},
 }
 IN_PROCESS = {"fleet": "in_process"}
 ALONE = {"name": "tests.toys:Alone"}
