@@ -23,7 +23,18 @@ from raysim import draws, wire
 from raysim.data import Sample, Shards, Split
 from raysim.errors import ClientError
 from raysim.fleet import OwnMetrics
-from raysim.phase import Batch, Block, Drawn, Order, Partial, Reply, WholeShard, Work, pairwise_sum
+from raysim.phase import (
+    Batch,
+    Block,
+    Drawn,
+    Order,
+    Partial,
+    Reply,
+    WholeShard,
+    Work,
+    addressed_to,
+    pairwise_sum,
+)
 from raysim.point import Point
 from raysim.problems import Problem
 from raysim.problems.pool import Function
@@ -135,16 +146,18 @@ class LoopEngine(Engine):
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         partials, kept = [], []
         for c, reply in enumerate(self.replies(order, block, memories)):
-            weight, sent_bytes = float(block.weights_C[c]), wire.size_bytes(reply.upload)
+            client, weight, sent_bytes = (
+                int(block.clients_C[c]),
+                float(block.weights_C[c]),
+                wire.size_bytes(reply.upload),
+            )
             size = norm(leaf.flatten() for leaf in pytree.tree_leaves(reply.upload))
             if self.screen.passes(size):
-                scaled = pytree.tree_map(lambda leaf, w=weight: w * leaf.double().cpu(), reply.upload)
-                partials.append(Partial(scaled, weight, sent_bytes))
+                partials.append(Partial.of(reply.upload, weight, client, sent_bytes))
                 kept.append(reply.memory)
             else:
-                client = self.screen.rejected(order, int(block.clients_C[c]), float(size))
-                nothing = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64).cpu(), reply.upload)
-                partials.append(Partial(nothing, 0.0, sent_bytes, (client,)))
+                self.screen.rejected(order, client, float(size))
+                partials.append(Partial.without(reply.upload, client, sent_bytes))
                 kept.append(None)
         return functools.reduce(operator.add, partials), kept
 
@@ -152,13 +165,18 @@ class LoopEngine(Engine):
         """What each client of the block returns, before it is looked at. Raises ClientError."""
         phase = order.phase
         for c, client in enumerate(block.clients_C.tolist()):
-            sent, memory = self._private(order.message), self._private(memories.get(client))
+            sent = self._private(addressed_to(client, order.message))
+            memory = self._private(memories.get(client))
             try:
                 carry = phase.start(sent, memory)
                 for each, drawn in zip(phase.passes, block.drawn, strict=True):
                     for batch in self._batches(each.work, int(block.clients_C[c]), drawn.of(slice(c, c + 1))):
                         carry = each.step(self.problem, sent, carry, batch)
                 reply = phase.finish(sent, carry)
+                if phase.privacy is not None:
+                    leaves, spec = pytree.tree_flatten(reply.upload)
+                    private = phase.privacy.released([leaf[None] for leaf in leaves], block.keys_C[c : c + 1])
+                    reply = reply._replace(upload=pytree.tree_unflatten([leaf[0] for leaf in private], spec))
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"
                 raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error

@@ -9,7 +9,7 @@ weight 0.
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,18 @@ from clients.per_client import Buffers, PerClient
 from clients.screen import norm
 from raysim import wire
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Drawn, Order, Partial, Work
+from raysim.phase import (
+    Addressed,
+    Batch,
+    Block,
+    Drawn,
+    Gathered,
+    Order,
+    Partial,
+    Work,
+    addressed_to,
+    is_gathered,
+)
 from raysim.problems import NetworkProblem, Problem
 
 # Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
@@ -64,7 +75,8 @@ class VectorizedEngine(Engine):
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""
         n_C = self.shards.lengths(block.clients_C)
         by_pass = (None if drawn.rows_CKB is None else drawn.rows_CKB >= 0 for drawn in block.drawn)
-        counts = np.hstack([n_C[:, None] if there is None else np.count_nonzero(there, axis=2) for there in by_pass])
+        rows = [n_C[:, None] if there is None else np.count_nonzero(there, axis=2) for there in by_pass]
+        counts = np.hstack([np.zeros((len(block), 1), np.int64), *rows])  # a phase may have no pass
         kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
         by_kind = np.argsort(kind_C, kind="stable")
         if self.problem.mixes_rows:  # nothing may be padded: the rows of each step are equally many
@@ -78,13 +90,13 @@ class VectorizedEngine(Engine):
         """Clients whose weights and activations fit."""
         if not self.problem.networks or self.device != "cpu":  # a GPU is the better filled the more there are
             return len(block)
-        carried = wire.size_bytes(order.phase.start(wire.shapes_of(order.message), None))
+        carried = wire.size_bytes(order.phase.start(wire.shapes_of(addressed_to(None, order.message)), None))
         longest = int(self.shards.lengths(block.clients_C).max())
-        rows = max(
+        rows = [
             min(self._chunk_rows(work) or longest, longest) if drawn.rows_CKB is None else drawn.rows_CKB.shape[2]
             for work, drawn in zip(order.phase.works, block.drawn, strict=True)
-        )
-        return max(1, GROUP_BYTES // (carried + rows * self._row_bytes))
+        ]
+        return max(1, GROUP_BYTES // max(1, carried + max(rows, default=0) * self._row_bytes))
 
     @cached_property
     def _row_bytes(self) -> int:
@@ -109,11 +121,12 @@ class VectorizedEngine(Engine):
         return min(most, max(1, GROUP_BYTES // self._row_bytes))
 
     def _group(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
-        phase, C = order.phase, len(block)
-        sent = _shared(order.message, C, self.device)
+        phase, C, clients = order.phase, len(block), block.clients_C.tolist()
+        sent = _sent(order.message, clients, self.device)
         if phase.remembers:
-            given = [memories.get(client) for client in block.clients_C.tolist()]
-            carry = _stacked([phase.start(self._private(order.message), self._private(memory)) for memory in given])
+            messages = (self._private(addressed_to(client, order.message)) for client in clients)
+            given = (self._private(memories.get(client)) for client in clients)
+            carry = _stacked([phase.start(*each) for each in zip(messages, given, strict=True)])
         else:
             carry = phase.start(sent, None)
         problem, buffers = None, self._buffers
@@ -130,18 +143,22 @@ class VectorizedEngine(Engine):
                 if begun_C is not None:
                     carry = _where(begun_C, carry, before)
         reply = phase.finish(sent, carry)
+        if phase.privacy is not None:
+            leaves, spec = pytree.tree_flatten(reply.upload)
+            private = phase.privacy.released([_each_client(leaf, C) for leaf in leaves], block.keys_C)
+            reply = reply._replace(upload=pytree.tree_unflatten(map(PerClient.stacked, private), spec))
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
-        total = pytree.tree_map(lambda leaf: PerClient.whatever(leaf, C).folded(weights_C).cpu(), reply.upload)
+        total = _folded(reply.upload, weights_C, clients)
         sizes_C = norm(_flat(leaf, C) for leaf in pytree.tree_leaves(reply.upload)).expand(C)
         passed_C = self.screen.passes(sizes_C)
         rejected: tuple[int, ...] = ()
         if not passed_C.all():
             rejected = tuple(
-                self.screen.rejected(order, int(block.clients_C[c]), float(sizes_C[c]))
+                self.screen.rejected(order, clients[c], float(sizes_C[c]))
                 for c in (~passed_C).nonzero().flatten().tolist()
             )
             good = _where(passed_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
-            total = pytree.tree_map(lambda leaf: leaf.folded(weights_C).cpu(), good)
+            total = _folded(good, weights_C, clients, rejected)
         weight = float(block.weights_C[passed_C.cpu().numpy()].sum())
         partial = Partial(total, weight, C * wire.size_bytes(reply.upload), rejected)
         kept = [_client(reply.memory, c) if passed_C[c] else None for c in range(C)]
@@ -186,11 +203,33 @@ def _per_client(batch: Batch) -> Batch:
     return Batch(*(PerClient.stacked(leaf) for leaf in batch))
 
 
-def _shared(tree: Any, clients: int, device: str) -> Any:
-    """The same for all clients."""
-    return pytree.tree_map(
-        lambda leaf: PerClient.shared(leaf.to(device), clients) if isinstance(leaf, Tensor) else leaf, tree
-    )
+def _sent(message: Any, clients: list[int], device: str) -> Any:
+    """The message to all clients: the same for all, but for what is addressed to each."""
+
+    def sent(node: Any) -> Any:
+        if isinstance(node, Addressed):
+            mine = [node.of.get(client, node.default) for client in clients]
+            return pytree.tree_map(lambda *leaves: PerClient.stacked(torch.stack(leaves).to(device)), *mine)
+        return PerClient.shared(node.to(device), len(clients)) if isinstance(node, Tensor) else node
+
+    return pytree.tree_map(sent, message, is_leaf=lambda node: isinstance(node, Addressed))
+
+
+def _folded(upload: Any, weights_C: Tensor, clients: list[int], rejected: Collection[int] = ()) -> Any:
+    """The weighted sum of uploads; what is gathered, of the clients that are not rejected."""
+    C = len(weights_C)
+
+    def folded(leaf: Any) -> Any:
+        if is_gathered(leaf):
+            those = [(c, client) for c, client in enumerate(clients) if client not in rejected]
+            return Gathered({client: _cpu(_client(leaf.of, c)) for c, client in those})
+        return PerClient.whatever(leaf, C).folded(weights_C).cpu()
+
+    return pytree.tree_map(folded, upload, is_leaf=is_gathered)
+
+
+def _cpu(tree: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.cpu(), tree)
 
 
 def _stacked(trees: list[Any]) -> Any:
@@ -200,10 +239,16 @@ def _stacked(trees: list[Any]) -> Any:
     )
 
 
+def _each_client(leaf: Tensor, clients: int) -> Tensor:
+    """(C, ...)."""
+    known = PerClient.whatever(leaf, clients).known()
+    return known.tensor.expand(clients, *known.tensor.shape) if known.shared else known.tensor
+
+
 def _flat(leaf: Tensor, clients: int) -> Tensor:
     """(C, numbers) of each client's tensor, or (1, numbers) if it is the same for all."""
     known = PerClient.whatever(leaf, clients).known()
-    return known.tensor.reshape(1, -1) if known.shared else known.tensor.flatten(1)
+    return known.tensor.reshape(1 if known.shared else clients, -1)
 
 
 def _where(begun_C: Tensor, new: Any, old: Any) -> Any:

@@ -25,7 +25,7 @@ from raysim.data import PARTITIONERS, SOURCES, Shards, build
 from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Algorithm, LocalSteps, Order, Phase, Uniform
+from raysim.phase import Algorithm, LocalSteps, Order, Partial, Phase, Uniform, addressed_to
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
@@ -88,9 +88,10 @@ class Experiment:
         problem = PROBLEMS.build(
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
-        supplied = {"clients": clients, "seed": config.seed}
-        if ALGORITHMS.takes(config.algorithm.name, "extractor_size"):
-            supplied["extractor_size"] = problem.extractor_size
+        supplied = {"clients": clients, "seed": config.seed, "classes": spec.classes}
+        for size in ("extractor_size", "feature_size", "code_size"):
+            if ALGORITHMS.takes(config.algorithm.name, size):
+                supplied[size] = getattr(problem, size)
         algorithm = _made(ALGORITHMS, config.algorithm, "algorithm", **supplied)
         block = None if config.clients.block == "auto" else config.clients.block
         together = _together(config, problem) if _vectorized(config, problem) else None
@@ -172,13 +173,13 @@ class Experiment:
         found, kept = [], 0
         for phase in self.algorithm.phases(0):
             message = phase.sends(state)
-            shapes = wire.shapes_of(message)
+            shapes = wire.shapes_of(addressed_to(None, message))
             reply = phase.finish(shapes, phase.start(shapes, None))
-            numbers = wire.size_bytes(reply.upload) // self.dtype.itemsize
-            found.append((wire.size_bytes(message), 8 * numbers))
-            kept = wire.size_bytes(reply.memory) if phase.remembers else kept
             nothing = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, device="cpu"), reply.upload)
-            state = phase.absorb(state, nothing, 1)
+            one = Partial.of(nothing, 1.0, 0, 0)
+            found.append(tuple(wire.stored_bytes(tree, self.largest_cohort) for tree in (message, one.total)))
+            kept = wire.size_bytes(reply.memory) if phase.remembers else kept
+            state = phase.absorb(state, one.mean(self.dtype), 1)
         message_bytes, sum_bytes = map(max, zip(*found, strict=True))
         return Sizes(message_bytes, sum_bytes, kept)
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from raysim.privacy import LocalPrivacy
+
 if TYPE_CHECKING:
     from raysim.point import Point
     from raysim.problems.problem import Problem
@@ -115,6 +117,28 @@ class Installed(NamedTuple):
     of: Any
 
 
+class Addressed(NamedTuple):
+    """Part of a message that is another for each client.
+
+    Attributes:
+        of: a client's, by its number.
+        default: that of the others, of the same shapes.
+    """
+
+    of: Mapping[int, Any]
+    default: Any
+
+
+class Gathered(NamedTuple):
+    """Part of an upload that the server gets client by client, not their mean.
+
+    Attributes:
+        of: from the client its own; at the server those of all accepted clients, by number.
+    """
+
+    of: Any
+
+
 class Reply(NamedTuple, Generic[Upload]):
     """What finish returns: the vectors sent to the server, and what the client itself keeps until it is next called."""
 
@@ -147,6 +171,11 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
     def works(self) -> tuple[Work, ...]:
         """Of the passes."""
         return tuple(each.work for each in self.passes)
+
+    @property
+    def privacy(self) -> LocalPrivacy | None:
+        """What is done to an upload before it leaves its client: nothing, unless overridden."""
+        return None
 
     @abstractmethod
     def sends(self, state: State) -> Message:
@@ -316,18 +345,21 @@ class Block:
         clients_C: client numbers, ascending.
         weights_C: aggregation weights.
         drawn: for each pass of the phase.
+        keys_C: seeds of the noise in each client's upload, where it is private, uint64.
     """
 
     clients_C: NDArray[np.int64]
     weights_C: NDArray[np.float64]
     drawn: tuple[Drawn, ...]
+    keys_C: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.clients_C)
 
     def of(self, which: NDArray[np.intp] | slice) -> "Block":
         """The work of some of its clients."""
-        return Block(self.clients_C[which], self.weights_C[which], tuple(drawn.of(which) for drawn in self.drawn))
+        passes = tuple(drawn.of(which) for drawn in self.drawn)
+        return Block(self.clients_C[which], self.weights_C[which], passes, self.keys_C[which])
 
     def one_by_one(self) -> list["Block"]:
         """The same work as blocks of one client each."""
@@ -354,12 +386,33 @@ class Order:
     message: Any
 
 
+def is_gathered(node: Any) -> bool:
+    """For the traversal of uploads."""
+    return isinstance(node, Gathered)
+
+
+def addressed_to(client: int | None, message: Any) -> Any:
+    """The message as a client gets it; None is any that no part is addressed to."""
+
+    def opened(node: Any) -> Any:
+        if not isinstance(node, Addressed):
+            return node
+        return node.default if client is None else node.of.get(client, node.default)
+
+    return pytree.tree_map(opened, message, is_leaf=lambda node: isinstance(node, Addressed))
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return Gathered({**a.of, **b.of}) if is_gathered(a) else a.double() + b.double()
+
+
 @dataclass(frozen=True)
 class Partial:
     """What some clients return together: addable, in a fixed order.
 
     Attributes:
-        total: the sum of weight times upload, in the model's dtype or float64; partials are added up in float64.
+        total: the sum of weight times upload, in the model's dtype or float64; partials are added up in float64. What
+            is gathered in it is not added up, but one mapping.
         weight: the sum of the weights.
         bytes_up: what these clients put on the wire.
         rejected: those of them whose results could not be used and are not in the sum.
@@ -370,14 +423,38 @@ class Partial:
     bytes_up: int
     rejected: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, upload: Any, weight: float, client: int, bytes_up: int) -> "Partial":
+        """What one client adds."""
+
+        def scaled(leaf: Any) -> Any:
+            if is_gathered(leaf):
+                return Gathered({client: pytree.tree_map(lambda part: part.cpu(), leaf.of)})
+            return weight * leaf.double().cpu()
+
+        return cls(pytree.tree_map(scaled, upload, is_leaf=is_gathered), weight, bytes_up)
+
+    @classmethod
+    def without(cls, upload: Any, client: int, bytes_up: int) -> "Partial":
+        """What one adds whose upload cannot be used."""
+
+        def nothing(leaf: Any) -> Any:
+            return Gathered({}) if is_gathered(leaf) else torch.zeros_like(leaf, dtype=torch.float64).cpu()
+
+        return cls(pytree.tree_map(nothing, upload, is_leaf=is_gathered), 0.0, bytes_up, (client,))
+
     def __add__(self, other: "Partial") -> "Partial":
-        total = pytree.tree_map(lambda a, b: a.double() + b.double(), self.total, other.total)
+        total = pytree.tree_map(_sum, self.total, other.total, is_leaf=is_gathered)
         rejected = self.rejected + other.rejected
         return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up, rejected)
 
     def mean(self, dtype: torch.dtype) -> Any:
         """The weighted mean upload, back in the model's dtype."""
-        return pytree.tree_map(lambda leaf: (leaf.double() / self.weight).to(dtype), self.total)
+
+        def mean(leaf: Any) -> Any:
+            return leaf if is_gathered(leaf) else (leaf.double() / self.weight).to(dtype)
+
+        return pytree.tree_map(mean, self.total, is_leaf=is_gathered)
 
 
 def pairwise_sum(partials: Iterable[Partial]) -> Partial:

@@ -100,9 +100,10 @@ class Planner:
         # The first pass has the phase's own streams: methods of one pass meet the same minibatches in it.
         streams = [phase if i == 0 else f"{phase}, pass {i}" for i in range(len(works))]
         passes = [self._drawn(work, t, at, cut) for work, at in zip(works, streams, strict=True)]
+        keys = [draws.bits(self.seed, "privacy", t, draws.code(phase), clients_C) for clients_C in cut]
         return [
-            Block(clients_C, np.ones(len(clients_C)), tuple(drawn[i] for drawn in passes))
-            for i, clients_C in enumerate(cut)
+            Block(clients_C, np.ones(len(clients_C)), tuple(drawn[i] for drawn in passes), keys_C)
+            for i, (clients_C, keys_C) in enumerate(zip(cut, keys, strict=True))
         ]
 
     def _drawn(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Drawn]:

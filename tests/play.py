@@ -42,6 +42,11 @@ OWN: dict[str, Any] = {
     "evaluate": {"every": 1},
     "clients": {"engine": "loop"},
 }
+# Of those, with random codes of rows.
+CODES: dict[str, Any] = {
+    "problem": {"name": "stochastic_classification", "samples": 3},
+    "model": {"name": "tests.toys:Coder"},
+}
 
 
 def experiment(base: dict[str, Any], algorithm: dict[str, Any], **sections: Any) -> Experiment:

@@ -201,6 +201,18 @@ class FloatDigits(Digits):
         return replace(splits, train=train, test=test)
 
 
+class Coder(nn.Module):
+    """A small perceptron whose extractor gives codes of four numbers, with their spreads, and a head of these."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8))
+        self.head = nn.Linear(4, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.extractor(inputs)[..., :4])  # type: ignore[no-any-return]
+
+
 class TwoPart(nn.Module):
     """A small perceptron with an extractor and a head."""
 

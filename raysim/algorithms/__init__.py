@@ -5,10 +5,14 @@ from raysim.algorithms.cd_ma import CDMA
 from raysim.algorithms.cd_mage import CDMage, CDMagePlus
 from raysim.algorithms.coda import CODA, CODASCA, CODAPlus
 from raysim.algorithms.extra_step import ExtraStepLocalSGD
+from raysim.algorithms.fedavg import Ditto, FedAvg, LocalOnly
+from raysim.algorithms.fedcr import FedCR
 from raysim.algorithms.fedgda_gt import FedGDAGT
 from raysim.algorithms.fednest import FedNest
+from raysim.algorithms.fedpac import FedPAC
 from raysim.algorithms.fedprox import FedProx
 from raysim.algorithms.fedreco import FedReCo, FedReCoPVR
+from raysim.algorithms.fedrep import FedBABU, FedRep
 from raysim.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
 from raysim.algorithms.local_scgdam import LocalSCGDAM
 from raysim.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
@@ -46,8 +50,15 @@ ALGORITHMS = Registry(
         "fedprox": FedProx,
         "fedreco": FedReCo,
         "fedreco_pvr": FedReCoPVR,
+        "fedavg": FedAvg,
+        "ditto": Ditto,
+        "fedrep": FedRep,
+        "fedbabu": FedBABU,
+        "fedpac": FedPAC,
+        "fedcr": FedCR,
+        "local_only": LocalOnly,
     },
-    injected=("clients", "seed", "extractor_size"),
+    injected=("clients", "seed", "extractor_size", "feature_size", "code_size", "classes"),
     base=Algorithm,
 )
 
@@ -62,14 +73,21 @@ __all__ = [
     "CDMagePlus",
     "CODAPlus",
     "CatalystScaffoldS",
+    "Ditto",
     "ExtraStepLocalSGD",
+    "FedAvg",
+    "FedBABU",
+    "FedCR",
     "FedGDAGT",
     "FedNest",
+    "FedPAC",
     "FedProx",
     "FedReCo",
     "FedReCoPVR",
+    "FedRep",
     "FedSGDAM",
     "FedSGDAPlus",
+    "LocalOnly",
     "LocalSCGDAM",
     "LocalSGDA",
     "LocalSGDAPlus",

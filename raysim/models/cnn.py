@@ -140,11 +140,18 @@ class BatchNormCNN(nn.Module):
 class FiveLayerCNN(nn.Module):
     """FedReCo's CNN, of an extractor and a head: two of conv5 and pool, FC 1024, 1024; FC outputs. ReLU between.
 
-    The extractor has 1,248,548 weights on 28 x 28 with the channels (4, 12), and 2,796,352 on 3 x 32 x 32 with
-    (64, 64), those of the authors' code.
+    The extractor has 1,248,548 weights on 28 x 28 with the channels (4, 12), and 2,796,352 on 3 x 32 x 32 with (64,
+    64), those of the authors' code. With a `code` it is FedCR's: a further FC of the extractor, without ReLU, gives the
+    mean and the spread of each of so many numbers, and the head takes those.
     """
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, channels: tuple[Channels, Channels] = (4, 12)) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        channels: tuple[Channels, Channels] = (4, 12),
+        code: Channels | None = None,
+    ) -> None:
         super().__init__()
         colours, side = _images(shape, "cnn5")
         side = _pooled(side, (5, 5), pools=2)
@@ -156,10 +163,14 @@ class FiveLayerCNN(nn.Module):
             nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(second * side * side, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
         )  # fmt: skip
-        self.head = nn.Linear(1024, outputs)
+        if code is not None:
+            self.extractor.append(nn.Linear(1024, 2 * code))
+        self.code = code
+        self.head = nn.Linear(code or 1024, outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.extractor(inputs))  # type: ignore[no-any-return]
+        features = self.extractor(inputs)
+        return self.head(features[..., : self.code] if self.code else features)  # type: ignore[no-any-return]
 
 
 class TutorialCNN(nn.Module):

@@ -11,6 +11,7 @@ from raysim.problems.pool import Pool
 from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Problem
 from raysim.problems.quadratic import Quadratic
 from raysim.problems.robust import Robust
+from raysim.problems.stochastic import StochasticClassification
 from raysim.registry import Registry
 
 PROBLEMS = Registry(
@@ -21,6 +22,7 @@ PROBLEMS = Registry(
         "binary_cross_entropy": BinaryCrossEntropy,
         "ratio_loss": RatioLoss,
         "classification": Classification,
+        "stochastic_classification": StochasticClassification,
         "robust": Robust,
         "gan": GAN,
         "fair": Fair,
@@ -47,4 +49,5 @@ __all__ = [
     "Quadratic",
     "RatioLoss",
     "Robust",
+    "StochasticClassification",
 ]

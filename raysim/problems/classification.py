@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
@@ -73,6 +74,11 @@ class Classification(NetworkProblem):
         if not next(iter(self.net.unflatten(self.net.init(0)))).startswith("extractor."):
             raise ConfigError("model.name", "has its head before its extractor; make the extractor first")
         return self.extractor.size
+
+    @cached_property
+    def feature_size(self) -> int:
+        """Numbers in a row's features."""
+        return self.extractor(self.extractor.init(0), torch.zeros(1, *self.data.shape)).shape[-1]
 
     def features(self, u: Tensor, batch: Batch) -> Tensor:
         """(B, d), of the batch's rows, by the extractor's weights u."""

@@ -174,6 +174,16 @@ class Problem(ABC):
         )
 
     @property
+    def feature_size(self) -> int:
+        """Numbers that the extractor makes of a row. Raises ConfigError where there is none."""
+        raise ConfigError("problem.name", f"{type(self).__name__} has no feature extractor; take classification")
+
+    @property
+    def code_size(self) -> int:
+        """Numbers in a row's random code. Raises ConfigError where there is none."""
+        raise ConfigError("problem.name", f"{type(self).__name__} has no random codes; take stochastic_classification")
+
+    @property
     def noise(self) -> int:
         """Random numbers that a row's part in F depends on: what a batch's noise has of each row."""
         return 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from torch.utils import _pytree as pytree
 
 from clients import ray_fleet
 from clients.fleet import InProcessFleet
@@ -20,7 +21,7 @@ from clients.ray_fleet import RayFleet
 from raysim.errors import ClientError, Stopped, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
-from tests.contracts.table import PERSONAL, TABLE, settings
+from tests.contracts.table import PERSONAL, TABLE, base_of, settings
 from tests.play import DIGITS, OWN, QUADRATIC, experiment
 
 pytestmark = pytest.mark.ray
@@ -78,7 +79,7 @@ def own(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
 
 @pytest.mark.parametrize("name", list(PERSONAL))
 def test_clients_own_models_are_the_same_on_actors(name: str, own: tuple[Any, RayFleet], tmp_path: Path) -> None:
-    made = experiment(OWN, settings(name), precision="float32")
+    made = experiment(base_of(name), settings(name), precision="float32")
     fleets = InProcessFleet(made.engine()), own[1]
     here, there = (Server(made.job(tmp_path), fleet) for fleet in fleets)
     found = [[(report.round, report.metrics) for report in playing.run()] for playing in (here, there)]
@@ -87,7 +88,8 @@ def test_clients_own_models_are_the_same_on_actors(name: str, own: tuple[Any, Ra
     theirs = fleets[1].fetch(there.memory)
     assert here.memory.keys() == theirs.keys()
     for client, memory in here.memory.items():
-        assert all(torch.equal(a, b) for a, b in zip(memory, theirs[client], strict=True))
+        ours, others = pytree.tree_leaves(memory), pytree.tree_leaves(theirs[client])
+        assert all(torch.equal(a, b) for a, b in zip(ours, others, strict=True))
 
 
 def test_the_vectorised_engine_gives_the_same_bits_on_actors(ray_cluster: None, tmp_path: Path) -> None:

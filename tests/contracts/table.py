@@ -5,22 +5,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.algorithms import ALGORITHMS
-from tests.play import DIGITS, OWN
+from tests.play import CODES, DIGITS, OWN
 
 
 @dataclass(frozen=True)
 class Floats:
-    """Numbers on the wire, in units of |x| and |y|."""
+    """Numbers on the wire, in units of |x| and |y|, and others."""
 
     x: int
     y: int
+    more: int = 0
 
     @classmethod
     def of_z(cls, n: int) -> "Floats":
         return cls(n, n)
 
     def bytes(self, clients: int, dim_x: int, dim_y: int, itemsize: int) -> int:
-        return clients * (self.x * dim_x + self.y * dim_y) * itemsize
+        return clients * (self.x * dim_x + self.y * dim_y + self.more) * itemsize
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Row:
         up, down: floats per round and client.
         up_in, down_in: the same in those of the first three rounds that differ.
         rounds: after which it has contracted to rounding.
+        moves: whether the point that the server has does.
     """
 
     settings: dict[str, Any]
@@ -44,6 +46,7 @@ class Row:
     up_in: Mapping[int, Floats] = field(default_factory=dict)
     down_in: Mapping[int, Floats] = field(default_factory=dict)
     rounds: int = 150
+    moves: bool = True
 
 
 z = Floats.of_z
@@ -164,6 +167,8 @@ TABLE = {
 }
 
 STEPS_UV = {"K_v": 3, "K_u": 4, "batch": 5, "eta_v": 0.1, "eta_u": 0.05, "eta_0": 0.02, "weight": 0.3, "clip": 2.0}
+STEPS_HEADS = {name: STEPS_UV[name] for name in ("K_v", "K_u", "batch", "eta_v", "eta_u", "clip")}
+STEPS_Z = {"K": 4, "batch": 5, "eta": 0.1, "clip": 2.0}
 
 # Clients have models of their own: an extractor and a head take the places of x and y.
 PERSONAL = {
@@ -171,6 +176,41 @@ PERSONAL = {
         SOME | STEPS_UV | {"shard_gradient": True}, STEPS_UV | {"tune_v": 2}, False, up=Floats(1, 0), down=Floats(1, 0)
     ),
     "fedreco_pvr": Row(SOME | STEPS_UV, STEPS_UV, False, up=Floats(1, 0), down=Floats(1, 0)),
+    "fedavg": Row(
+        SOME | STEPS_Z | {"privacy": {"epsilon": 500.0, "delta": 0.01, "clip": 0.5}},
+        STEPS_Z | {"tune_v": 3},
+        False,
+        up=z(1),
+        down=z(1),
+    ),
+    "ditto": Row(SOME | STEPS_Z | {"weight": 0.3}, STEPS_Z | {"weight": 0.3}, False, up=z(1), down=z(1)),
+    "fedrep": Row(SOME | STEPS_HEADS, STEPS_HEADS | {"tune_v": 2}, False, up=Floats(1, 0), down=Floats(1, 0)),
+    "fedbabu": Row(
+        SOME | STEPS_Z | {"personal_heads": True},
+        STEPS_Z | {"tune_v": 2, "tune_u": 2},
+        False,
+        up=Floats(1, 0),
+        down=Floats(1, 0),
+    ),
+    # Heads, features' moments (10 classes, 8 features), their variance; centroids and which of them there are.
+    "fedpac": Row(
+        SOME | STEPS_HEADS | {"weight": 0.5},
+        STEPS_HEADS | {"weight": 0.5, "tune_u": 1},
+        False,
+        up=Floats(1, 1, 2 * 80 + 10 + 1),
+        down=Floats(1, 1, 80 + 10),
+        down_in={0: z(1)},
+    ),
+    # Two moments of 10 classes' codes of 4 numbers.
+    "fedcr": Row(
+        SOME | STEPS_Z | {"weight": 0.01},
+        STEPS_Z | {"weight": 0.01, "tune_v": 1},
+        False,
+        up=Floats(1, 0, 80),
+        down=Floats(1, 0, 80),
+        down_in={0: Floats(1, 0)},
+    ),
+    "local_only": Row(SOME | STEPS_Z, STEPS_Z, False, up=z(0), down=z(0), moves=False),
 }
 ALL_ROWS = TABLE | PERSONAL
 
@@ -182,6 +222,8 @@ def settings(name: str, which: str = "settings", **changed: Any) -> dict[str, An
     return {"name": name} | getattr(ALL_ROWS[name], which) | changed
 
 
-def base_of(name: str) -> dict[str, Any]:
-    """Real rows for it."""
-    return OWN if name in PERSONAL else DIGITS
+def base_of(name: str, other: dict[str, Any] = DIGITS) -> dict[str, Any]:
+    """Real rows for it; `other` where clients have no models of their own."""
+    if name == "fedcr":
+        return OWN | CODES
+    return OWN if name in PERSONAL else other

@@ -16,14 +16,15 @@ from raysim.errors import ClientError, Diverged, RoundsFailed
 from raysim.phase import Order, Reply
 from server.rounds import STILL_ROUNDS
 from tests.clients.test_engine import poisoned
-from tests.contracts.table import ALL_ROWS, PERSONAL, settings
+from tests.contracts.table import ALL_ROWS, PERSONAL, base_of, settings
 from tests.contracts.test_resume import same_ends
-from tests.play import DIGITS, OWN, QUADRATIC, experiment, server
+from tests.play import DIGITS, QUADRATIC, experiment, server
 
 ENGINES = ["loop", "vectorized"]
-FLOATS = OWN | {"data": {"name": "tests.toys:FloatDigits"}}  # of which some may be spoilt
+FLOAT_ROWS = {"data": {"name": "tests.toys:FloatDigits"}}  # of which some may be spoilt
 REJECT = {"bad_results": "reject"}
-NAMES = [*ALL_ROWS, "tests.toys:Remembering"]
+# All of which something is sent that can be looked at.
+NAMES = [*(name for name in ALL_ROWS if name != "local_only"), "tests.toys:Remembering"]
 
 
 def own(name: str) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def own(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_client_is_left_out_and_counted(name: str, engine: str, tmp_path: Path) -> None:
-    base = FLOATS if name in PERSONAL else QUADRATIC
+    base = base_of(name, QUADRATIC) | (FLOAT_ROWS if name in PERSONAL else {})
     made = poisoned(experiment(base, own(name), rounds=6, server=REJECT, clients={"engine": engine}), 3, np.nan)
     playing = server(made, tmp_path)
     reports = list(playing.run())

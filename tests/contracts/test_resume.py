@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.contracts.table import ALL_ROWS, PERSONAL, TABLE, settings
-from tests.play import DIGITS, OWN, QUADRATIC, experiment, server
+from tests.contracts.table import ALL_ROWS, TABLE, base_of, settings
+from tests.play import DIGITS, QUADRATIC, experiment, server
 from tests.same import tables
 
 PHONES = {"availability": {"name": "markov", "share": 0.6, "mean_on_s": 300}, "failure": {"p_start": 0.3}}
@@ -47,7 +47,7 @@ def same_ends(made: Any, tmp_path: Path, broken_off: int) -> None:
 def test_a_run_goes_on_to_the_bit(name: str, broken_off: int, tmp_path: Path) -> None:
     algorithm = settings(name) if name in ALL_ROWS else {"name": name}
     every = {"evaluate": {"every": 2, "splits": ["train"]}, "checkpoint": {"every": 3}}
-    base = OWN if name in PERSONAL else QUADRATIC
+    base = base_of(name, QUADRATIC)
     same_ends(experiment(base, algorithm, rounds=8, **every), tmp_path, broken_off)
 
 
