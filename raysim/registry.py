@@ -116,6 +116,9 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; known: {', '.join(known)}" if known else ""
 
 
+# What pydantic calls a key that a model, or a dataclass, does not have.
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
 # Where pydantic speaks of JSON or Python, and a configuration of YAML.
 _WORDS = {
     "model_type": "should be a section of its own, keys and values",
@@ -129,10 +132,10 @@ _WORDS = {
 def _blame(error: ValidationError, model: type, given: Any, key: str, owner: str) -> ConfigError:
     """The fault to mend first: an unknown key before the missing one that it was perhaps meant to be."""
     faults = error.errors(include_url=False)
-    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     place = _place(fault, given)
     path = _dotted(key, *place)
-    if fault["type"] == "extra_forbidden":
+    if fault["type"] in _UNKNOWN:
         return ConfigError(path, f"unknown key{nearest(str(place[-1]), _known(model, place))}")
     if fault["type"] in ("missing", "missing_argument"):
         return ConfigError(path, f"is required by {owner} and not given")
@@ -155,9 +158,15 @@ def _place(fault: Any, given: Any) -> list[str | int]:
 def _known(model: Any, place: list[str | int]) -> list[str]:
     """The keys of the section that the last part of `place` is in."""
     for part in place[:-1]:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field else None
-    return list(getattr(model, "model_fields", {}))
+        field = _fields(model).get(str(part))
+        kind = field.annotation if field else None
+        model = next((inner for inner in (kind, *typing.get_args(kind)) if _fields(inner)), None)
+    return list(_fields(model))
+
+
+def _fields(model: Any) -> Mapping[str, Any]:
+    """Those of a pydantic model or dataclass, by name."""
+    return getattr(model, "model_fields", None) or getattr(model, "__pydantic_fields__", None) or {}
 
 
 def _reason(fault: Any) -> str:

@@ -12,6 +12,8 @@ such a model, and adds what it takes for a bottleneck.
 | w | batch.noise | part of the minibatch: gradients at two points see the same |
 """
 
+import math
+
 import torch
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as record
@@ -98,4 +100,4 @@ class StochasticClassification(Classification):
         mean, std = self.encoded(self.features(u, batch))
         codes = self.draws(mean, std, batch)
         logits = self.decoded(v, torch.cat((codes, 2 * mean - codes)))
-        return logits.log_softmax(-1).logsumexp(0) - torch.log(torch.tensor(len(logits)))
+        return logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
