@@ -26,6 +26,7 @@ from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
 from raysim.phase import Algorithm, LocalSteps, Order, Partial, Phase, Uniform, addressed_to
+from raysim.privacy import require_accountant
 from raysim.problems import PROBLEMS, DataSpec, Problem
 from raysim.registry import Registry
 from raysim.wire import Traffic
@@ -98,6 +99,8 @@ class Experiment:
         planner = Planner(shards.rows_N, config.seed, block, together)
         for phase in algorithm.phases(0):
             planner.check(phase.cohort)
+            if phase.privacy is not None:
+                require_accountant()
             if problem.mixes_rows:
                 _require_statistics(planner, phase)
         if (

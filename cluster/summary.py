@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cluster.experiment import Experiment
 from cluster.progress import size
 from raysim.output import write_whole
+from raysim.privacy import LocalPrivacy
 from server.evaluation import Target
 
 Row = dict[str, Any]
@@ -28,8 +30,9 @@ def write(folder: Path, experiment: Experiment) -> Row:
     all clients that have rows (0: all took part equally often; 1: one did everything); `participation_by_tier`,
     `_zone` and `_label`, those that there are: by group its `share_of_clients` (of those that have rows) and its
     `share_of_accepted`; with devices `simulated_hours`, `wait_hours` and the shares `late`, `dropped` (of the
-    invited), `bytes_wasted`, `compute_wasted`; with a target `target`: the rounds, bytes_up and, with devices,
-    simulated hours at the first evaluation that reached it, or null.
+    invited), `bytes_wasted`, `compute_wasted`; where uploads are private `privacy`, by phase: what was asked for, the
+    `uploads` of the client with the most, and what is spent on it (see `_spent`); with a target `target`: the rounds,
+    bytes_up and, with devices, simulated hours at the first evaluation that reached it, or null.
     """
     rounds, took_part, metrics = (
         pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
@@ -58,6 +61,9 @@ def write(folder: Path, experiment: Experiment) -> Row:
         }
     if experiment.config.devices is not None:
         summary |= _devices(rounds) | {"simulated_hours": metrics[-1]["sim_s"] / 3600 if metrics else None}
+    private = {phase.name: phase.privacy for phase in experiment.algorithm.phases(0) if phase.privacy is not None}
+    if private:
+        summary["privacy"] = {name: _spent(name, of, rounds, took_part, experiment) for name, of in private.items()}
     if experiment.target is not None:
         summary["target"] = _reached(headline, experiment.target)
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
@@ -90,6 +96,12 @@ def lines(summary: Row) -> list[str]:
         )
         told.append(
             f"accepted, from the fastest to the slowest quarter of the devices: {accepted} % (of clients {clients} %)"
+        )
+    for of in summary.get("privacy", {}).values():
+        told.append(
+            f"privacy of {of['uploads']} uploads of one client: epsilon {of['epsilon_spent']:.4g} at delta "
+            f"{of['delta']:g} that there is one, {of['epsilon_spent_any_two']:.4g} whatever it is; one upload was to "
+            f"have {of['epsilon']:g} (sigma {of['sigma']:.4g}, clip {of['clip']:g})"
         )
     if target := summary.get("target"):
         told.append(f"{target['split']} {target['metric']} {target['value']:g} {_when(target)}")
@@ -148,6 +160,30 @@ def _devices(rounds: list[Row]) -> Row:
         "dropped": _share(total("dropped_offline", "dropped_failed", "dropped_link", "timed_out"), invited),
         "bytes_wasted": _share(total("bytes_down_wasted", "bytes_up_wasted"), total("bytes_down", "bytes_up")),
         "compute_wasted": _share(total("compute_s_wasted"), total("compute_s")),
+    }
+
+
+def _spent(phase: str, of: LocalPrivacy, rounds: list[Row], took_part: list[Row], experiment: Experiment) -> Row:
+    """`epsilon`, `delta`, `clip`, `sigma`, `uploads`; `epsilon_spent`, `epsilon_spent_any_two`; `assumes`.
+
+    The second is what an observer of all uploads of a client, the server too, is kept from telling apart: any two
+    series of uploads (FedReCo, definition 1); the first, any from none.
+    """
+    played = sum(row["phase"] == phase for row in rounds)
+    counts = Counter(row["client"] for row in took_part if row["phase"] == phase)
+    assumes = "each upload has noise of its own; what is chosen by looking at the data, as step sizes, is not counted"
+    uploads = max(counts.values(), default=0)
+    if experiment.config.devices is not None:
+        uploads, assumes = played, f"a client may have uploaded in every round, late or not; {assumes}"
+    return {
+        "epsilon": of.epsilon,
+        "delta": of.delta,
+        "clip": of.clip,
+        "sigma": of.sigma,
+        "uploads": uploads,
+        "epsilon_spent": of.spent(uploads),
+        "epsilon_spent_any_two": of.spent(uploads, 2 * of.clip),
+        "assumes": assumes,
     }
 
 

@@ -7,6 +7,7 @@ is spent is accounted after B. Balle, Y.-X. Wang, "Improving the Gaussian mechan
 Legend: C clients.
 """
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from typing import Annotated
@@ -80,7 +81,5 @@ class LocalPrivacy:
 
 def require_accountant() -> None:
     """Raises ConfigError where the accountant of privacy is not installed."""
-    import importlib.util
-
     if importlib.util.find_spec("dp_accounting") is None:
         raise ConfigError("algorithm.privacy", "needs the package dp-accounting: pip install 'raysim[privacy]'")

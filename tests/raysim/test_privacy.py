@@ -1,14 +1,21 @@
 """Local differential privacy: the noise that leaves a client, and what is spent."""
 
+import importlib.util
+import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
 
+from cluster import summary
+from cluster.config import load_config
+from cluster.run import run
 from raysim import draws
 from raysim.errors import ConfigError
 from raysim.privacy import LocalPrivacy
@@ -17,6 +24,7 @@ from tests.play import OWN, experiment, server
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorized"])
 METHODS = pytest.mark.parametrize("name", ["fedreco", "fedavg"])
+IN_PROCESS = {"fleet": "in_process"}
 # As good as none.
 VOID = {"epsilon": 1e30, "delta": 0.5, "clip": 1e6}
 
@@ -137,3 +145,29 @@ def test_what_is_spent_is_that_of_one_gaussian_mechanism() -> None:
     assert LocalPrivacy(epsilon=10.0, delta=1e-5).spent(1) > 10.0, "and not above"
     assert privacy.spent(0) == 0.0
     assert privacy.spent(4) == pytest.approx(privacy.spent(1, sensitivity=6.0))
+
+
+def test_a_run_says_what_it_has_spent(tmp_path: Path) -> None:
+    private = settings("fedavg", S=4, privacy={"epsilon": 0.5, "delta": 1e-4, "clip": 1.0})
+    tree = OWN | {"algorithm": private, "rounds": 6, "output": {"folder": str(tmp_path)}, "clients": IN_PROCESS}
+    made = run(load_config(tree))
+    found = json.loads((made.folder / "summary.json").read_text())["privacy"]["update"]
+    took_part = pq.read_table(made.folder / "participation.parquet")["client"].to_pylist()
+    assert found["uploads"] == max(Counter(took_part).values()) < 6
+    privacy = LocalPrivacy(epsilon=0.5, delta=1e-4, clip=1.0)
+    assert found["epsilon_spent"] == privacy.spent(found["uploads"]) > privacy.spent(1)
+    assert found["epsilon_spent_any_two"] == privacy.spent(found["uploads"], 2.0) > found["epsilon_spent"]
+    told = [line for line in summary.lines(json.loads((made.folder / "summary.json").read_text())) if "privacy" in line]
+    assert len(told) == 1
+
+    phones = {"devices": {"availability": {"name": "always"}}, "server": {"over_select": 1.5}}
+    made = run(load_config(tree | phones))
+    found = json.loads((made.folder / "summary.json").read_text())["privacy"]["update"]
+    assert found["uploads"] == 6, "a late upload is one too"
+
+
+def test_without_the_accountant_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'raysim\[privacy\]'"):
+        experiment(OWN, settings("fedavg"))
+    experiment(OWN, settings("fedavg", privacy=None))
