@@ -70,6 +70,31 @@ class WholeModel(Training[Point, Any, Any, Any]):
         return Model(z.x[: self.extractor_size], z.x[self.extractor_size :])
 
 
+@record(frozen=True, kw_only=True, config=STRICT)
+class WholeModels(Personal[Point]):
+    """Settings of these methods.
+
+    Attributes:
+        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
+        K: local steps.
+        eta: their size.
+    """
+
+    K: PositiveInt
+    eta: PositiveFloat
+
+    def init(self, z: Point) -> Point:
+        return z
+
+    def point(self, state: Point) -> Point:
+        return state
+
+    @property
+    def sizes(self) -> tuple[int, Steps, int, int]:
+        """What a WholeModel is of."""
+        return self.cohort_size, Steps(self.batch, self.eta, self.eta, self.clip), self.K, self.extractor_size
+
+
 @dataclass(frozen=True)
 class Average(WholeModel):
     """FedAvg's: from the received model, to what it has moved by."""
@@ -97,7 +122,7 @@ class Average(WholeModel):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedAvg(Personal[Point]):
+class FedAvg(WholeModels):
     """FedAvg on a classifier: everybody has the mean of the clients' models, or tunes it (McMahan et al. 2017, Alg. 1).
 
     Attributes:
@@ -107,23 +132,10 @@ class FedAvg(Personal[Point]):
         privacy: of the difference that is sent: {epsilon, delta, clip}; none without.
     """
 
-    K: PositiveInt
-    eta: PositiveFloat
     privacy: LocalPrivacy | None = None
 
-    def init(self, z: Point) -> Point:
-        return z
-
     def training(self, t: int) -> Average:
-        return Average(self.cohort_size, self.steps, self.K, self.extractor_size, self.privacy)
-
-    def point(self, state: Point) -> Point:
-        return state
-
-    @property
-    def steps(self) -> Steps:
-        """What local steps are taken with."""
-        return Steps(self.batch, self.eta, self.eta, self.clip)
+        return Average(*self.sizes, self.privacy)
 
 
 class Two(NamedTuple):
@@ -168,7 +180,7 @@ class Regularised(WholeModel):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Ditto(Personal[Point]):
+class Ditto(WholeModels):
     """Ditto: FedAvg, and personal models that stay near its (Li et al. 2021, Alg. 1).
 
     Attributes:
@@ -178,19 +190,10 @@ class Ditto(Personal[Point]):
         weight: lambda, of the distance from the common model.
     """
 
-    K: PositiveInt
-    eta: PositiveFloat
     weight: NonNegativeFloat
 
-    def init(self, z: Point) -> Point:
-        return z
-
     def training(self, t: int) -> Regularised:
-        steps = Steps(self.batch, self.eta, self.eta, self.clip)
-        return Regularised(self.cohort_size, steps, self.K, self.extractor_size, self.weight)
-
-    def point(self, state: Point) -> Point:
-        return state
+        return Regularised(*self.sizes, self.weight)
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class Alone(WholeModel):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LocalOnly(Personal[Point]):
+class LocalOnly(WholeModels):
     """Every client trains alone: what personalised methods are to be better than.
 
     Attributes:
@@ -225,15 +228,5 @@ class LocalOnly(Personal[Point]):
         eta: their size.
     """
 
-    K: PositiveInt
-    eta: PositiveFloat
-
-    def init(self, z: Point) -> Point:
-        return z
-
     def training(self, t: int) -> Alone:
-        steps = Steps(self.batch, self.eta, self.eta, self.clip)
-        return Alone(self.cohort_size, steps, self.K, self.extractor_size)
-
-    def point(self, state: Point) -> Point:
-        return state
+        return Alone(*self.sizes)

@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from raysim.algorithms.personal import Model, Personal, Steps, Training, clipped
+from raysim.algorithms.personal import OwnHeads, Personal, Steps, clipped
 from raysim.derivative import gradients
 from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply, WholeShard
 from raysim.point import Point
@@ -123,7 +123,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Training[State, Sent, Carry, Upload]):
+class Update(OwnHeads[State, Sent, Carry, Upload]):
     """Steps of extractor and head at once, then a look at the codes."""
 
     K: int
@@ -133,8 +133,6 @@ class Update(Training[State, Sent, Carry, Upload]):
     classes: int
     code: int
 
-    remembers = True
-
     @property
     def passes(self) -> tuple[Pass[Sent, Carry], ...]:
         batch = self.steps.batch
@@ -142,9 +140,6 @@ class Update(Training[State, Sent, Carry, Upload]):
 
     def sends(self, state: State) -> Sent:
         return Sent(state.u, Installed(state.v), state.prior)
-
-    def model(self, sent: Sent, memory: Tensor | None) -> Model:
-        return Model(sent.u, sent.v.of if memory is None else memory)
 
     def start(self, sent: Sent, memory: Tensor | None) -> Carry:
         nothing = sent.u.new_zeros(self.classes, self.code)

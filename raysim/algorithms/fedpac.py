@@ -41,7 +41,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from raysim.algorithms.personal import Model, Personal, Steps, Training, clipped
+from raysim.algorithms.personal import OwnHeads, Personal, Steps, clipped
 from raysim.derivative import gradients
 from raysim.phase import Addressed, Batch, Cohort, Gathered, Installed, LocalSteps, Pass, Phase, Reply, Same, WholeShard
 from raysim.point import Point
@@ -153,7 +153,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update(Training[State, Sent, Carry, Upload]):
+class Update(OwnHeads[State, Sent, Carry, Upload]):
     """Local steps and statistics."""
 
     K_v: int
@@ -162,8 +162,6 @@ class Update(Training[State, Sent, Carry, Upload]):
     classes: int
     features: int
     combine: bool
-
-    remembers = True
 
     @property
     def passes(self) -> tuple[Pass[Sent, Carry], ...]:
@@ -177,9 +175,6 @@ class Update(Training[State, Sent, Carry, Upload]):
 
     def sends(self, state: State) -> Sent:
         return Sent(state.u, Installed(state.v), state.centroids)
-
-    def model(self, sent: Sent, memory: Tensor | None) -> Model:
-        return Model(sent.u, sent.v.of if memory is None else memory)
 
     def start(self, sent: Sent, memory: Tensor | None) -> Carry:
         C, d = self.classes, self.features

@@ -37,10 +37,9 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.algorithms import personal
-from raysim.algorithms.personal import Model, Personal, Sent, clipped
+from raysim.algorithms.personal import CommonExtractor, Model, Sent, clipped
 from raysim.derivative import gradients
 from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply, WholeShard
-from raysim.point import Point
 from raysim.privacy import LocalPrivacy
 from raysim.problems.classification import Classification
 from raysim.problems.problem import Problem
@@ -224,7 +223,7 @@ class ReducedUpdate(Training[ReducedCarry]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedReCo(Personal[Model]):
+class FedReCo(CommonExtractor):
     """FedReCo: personal models, representations held close to a common extractor's (FedReCo, Alg. 1).
 
     Attributes:
@@ -250,14 +249,8 @@ class FedReCo(Personal[Model]):
     decay: Shrink = 1.0
     privacy: LocalPrivacy | None = None
 
-    def init(self, z: Point) -> Model:
-        return self.split(z)
-
     def training(self, t: int) -> Training[Any]:
         return Update(self.cohort_size, self._steps(t), self.K_v, self.K_u, self.privacy, self.shard_gradient)
-
-    def point(self, state: Model) -> Point:
-        return Point(torch.cat(state), state.v.new_zeros(0))
 
     def _steps(self, t: int) -> Steps:
         local = (self.decay**t * self.eta_v, self.decay**t * self.eta_u)

@@ -29,10 +29,9 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.algorithms.personal import Model, Personal, Sent, Steps, Training, clipped
+from raysim.algorithms.personal import CommonExtractor, Model, OwnHeads, Sent, Steps, clipped
 from raysim.derivative import gradients
 from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply
-from raysim.point import Point
 from raysim.problems.classification import Classification
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -48,16 +47,11 @@ def model_gradient(problem: Classification, u: Tensor, v: Tensor, batch: Batch) 
 
 
 @dataclass(frozen=True)
-class SharedExtractor(Training[Model, Sent, Any, Any]):
-    """A phase from the received extractor and the client's own head."""
-
-    remembers = True
+class SharedExtractor(OwnHeads[Model, Sent, Any, Any]):
+    """A phase from the received extractor and the client's own head, at whose end the extractor is sent."""
 
     def sends(self, state: Model) -> Sent:
         return Sent(state.u, Installed(state.v))
-
-    def model(self, sent: Sent, memory: Tensor | None) -> Model:
-        return Model(sent.u, sent.v.of if memory is None else memory)
 
     def start(self, sent: Sent, memory: Tensor | None) -> Any:
         return self.model(sent, memory)
@@ -82,7 +76,7 @@ class HeadThenExtractor(SharedExtractor):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedRep(Personal[Model]):
+class FedRep(CommonExtractor):
     """FedRep: a common extractor, personal heads that are trained before it (Collins et al. 2021, Alg. 1).
 
     Attributes:
@@ -96,15 +90,9 @@ class FedRep(Personal[Model]):
     eta_v: PositiveFloat
     eta_u: PositiveFloat
 
-    def init(self, z: Point) -> Model:
-        return self.split(z)
-
     def training(self, t: int) -> HeadThenExtractor:
         steps = Steps(self.batch, self.eta_v, self.eta_u, self.clip)
         return HeadThenExtractor(self.cohort_size, steps, self.K_v, self.K_u)
-
-    def point(self, state: Model) -> Point:
-        return Point(torch.cat(state), state.v.new_zeros(0))
 
 
 @dataclass(frozen=True)
@@ -140,7 +128,7 @@ class OwnHead(SharedExtractor):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedBABU(Personal[Model]):
+class FedBABU(CommonExtractor):
     """FedBABU: a common extractor under a head that never changes, or, as an option, FedPer (Oh et al. 2022, Alg. 1).
 
     Attributes:
@@ -154,12 +142,6 @@ class FedBABU(Personal[Model]):
     eta: PositiveFloat
     personal_heads: bool = False
 
-    def init(self, z: Point) -> Model:
-        return self.split(z)
-
     def training(self, t: int) -> SharedExtractor:
         kind = OwnHead if self.personal_heads else FixedHead
         return kind(self.cohort_size, Steps(self.batch, self.eta, self.eta, self.clip), self.K)
-
-    def point(self, state: Model) -> Point:
-        return Point(torch.cat(state), state.v.new_zeros(0))

@@ -107,6 +107,16 @@ class Training(Phase[State, Message, Carry, Upload]):
 
 
 @dataclass(frozen=True)
+class OwnHeads(Training[State, Message, Carry, Upload]):
+    """A phase whose clients keep their heads, and are sent an extractor `u` and, as installed, the first head `v`."""
+
+    remembers = True
+
+    def model(self, sent: Any, memory: Tensor | None) -> Model:
+        return Model(sent.u, sent.v.of if memory is None else memory)
+
+
+@dataclass(frozen=True)
 class Mine(Phase[State, Any, Model, Point]):
     """A client's own model, after further steps of its head and extractor that nobody keeps.
 
@@ -185,3 +195,18 @@ class Personal(Algorithm[State]):
         """z's extractor and head."""
         u, v = z.x.split((self.extractor_size, len(z.x) - self.extractor_size))
         return Model(u.clone(), v.clone())
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CommonExtractor(Personal[Model]):
+    """Methods whose server has an extractor, and the head that everybody begins with.
+
+    Attributes:
+        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all.
+    """
+
+    def init(self, z: Point) -> Model:
+        return self.split(z)
+
+    def point(self, state: Model) -> Point:
+        return Point(torch.cat(state), state.v.new_zeros(0))

@@ -3,7 +3,7 @@
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from raysim.errors import ClientError, Stopped, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
 from tests.contracts.table import PERSONAL, TABLE, base_of, settings
-from tests.play import DIGITS, OWN, QUADRATIC, experiment
+from tests.play import DIGITS, QUADRATIC, experiment
 
 pytestmark = pytest.mark.ray
 
@@ -69,18 +69,29 @@ def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet]
 
 
 @pytest.fixture(scope="module")
-def own(ray_cluster: None) -> Iterator[tuple[Any, RayFleet]]:
-    """Two actors for clients with models of their own."""
-    made = experiment(OWN, settings("fedreco"), precision="float32")
-    fleet = started(made, Placement(2, None))
-    yield made, fleet
-    fleet.end()
+def own(ray_cluster: None) -> Iterator[Callable[[str], RayFleet]]:
+    """Two actors for clients with models of their own, for all methods that are played on the same problem."""
+    fleets: dict[str, RayFleet] = {}
+
+    def fleet(name: str) -> RayFleet:
+        base = base_of(name)
+        problem = base["problem"]["name"]
+        if problem not in fleets:
+            for other in fleets.values():
+                other.end()
+            fleets.clear()
+            fleets[problem] = started(experiment(base, settings(name), precision="float32"), Placement(2, None))
+        return fleets[problem]
+
+    yield fleet
+    for last in fleets.values():
+        last.end()
 
 
 @pytest.mark.parametrize("name", list(PERSONAL))
-def test_clients_own_models_are_the_same_on_actors(name: str, own: tuple[Any, RayFleet], tmp_path: Path) -> None:
+def test_clients_own_models_are_the_same_on_actors(name: str, own: Callable[[str], RayFleet], tmp_path: Path) -> None:
     made = experiment(base_of(name), settings(name), precision="float32")
-    fleets = InProcessFleet(made.engine()), own[1]
+    fleets = InProcessFleet(made.engine()), own(name)
     here, there = (Server(made.job(tmp_path), fleet) for fleet in fleets)
     found = [[(report.round, report.metrics) for report in playing.run()] for playing in (here, there)]
     assert found[0] == found[1]
