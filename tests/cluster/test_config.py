@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_jsonable_python
 
 from cluster import yaml12
 from cluster.config import Config, load_config
@@ -268,7 +269,7 @@ def test_every_configuration_of_the_project_is_sound(path: Path) -> None:
         assert choice is not None
         settings = registry.settings(choice.name, choice.settings)
         for key, value in choice.settings.items():
-            assert settings[key] == (tuple(value) if isinstance(value, list) else value)
+            assert to_jsonable_python(settings[key]) == value
 
 
 def test_what_is_resolved_resolves_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from cluster.config import load_config
 from cluster.study import Row, Study, is_study, rows
 from raysim.algorithms import ALGORITHMS
 from raysim.errors import ConfigError
-from tests.contracts.table import settings
+from tests.contracts.table import SIZES, settings
 from tests.play import QUADRATIC
 
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
@@ -134,7 +134,7 @@ def test_every_study_of_the_project_is_sound(path: Path) -> None:
     assert load_config(found.trials[-1].config.model_dump(mode="json")) == found.trials[-1].config
     for trial in found.trials:
         algorithm = trial.config.algorithm
-        ALGORITHMS.build(algorithm.name, algorithm.settings, "algorithm", clients=500, seed=0)
+        ALGORITHMS.build(algorithm.name, algorithm.settings, "algorithm", clients=500, seed=0, **SIZES)
 
 
 def test_what_became_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -214,6 +214,9 @@ PERSONAL = {
 }
 ALL_ROWS = TABLE | PERSONAL
 
+# What the simulator tells an algorithm of a model.
+SIZES = {"extractor_size": 5, "classes": 4, "feature_size": 3, "code_size": 2}
+
 assert ALL_ROWS.keys() == ALGORITHMS.entries.keys(), "every registered algorithm has its row"
 
 

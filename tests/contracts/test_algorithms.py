@@ -17,7 +17,7 @@ from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.point import Point
 from raysim.problems import Quadratic
-from tests.contracts.table import ALL_ROWS, PERSONAL, TABLE, base_of, settings
+from tests.contracts.table import ALL_ROWS, PERSONAL, SIZES, TABLE, base_of, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
 NAMES = list(TABLE)
@@ -26,10 +26,6 @@ EVERY = list(ALL_ROWS)
 
 def close(a: Point, b: Point, tolerance: float) -> bool:
     return (a.to(torch.float64) - b.to(torch.float64)).norm() <= tolerance
-
-
-# What the simulator tells an algorithm of the model.
-SIZES = {"extractor_size": 5, "classes": 4, "feature_size": 3, "code_size": 2}
 
 
 @pytest.mark.parametrize("name", NAMES)
