@@ -96,7 +96,7 @@ def test_two_points_of_a_step_see_the_same_noise_and_two_steps_do_not(tmp_path: 
 class _Recorder:
     """Takes two steps a client, and notes the noise of each."""
 
-    name, remembers = "update", False
+    name, remembers, privacy = "update", False, None
 
     def __init__(self) -> None:
         from raysim.phase import LocalSteps, Pass
