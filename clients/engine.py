@@ -146,11 +146,8 @@ class LoopEngine(Engine):
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         partials, kept = [], []
         for c, reply in enumerate(self.replies(order, block, memories)):
-            client, weight, sent_bytes = (
-                int(block.clients_C[c]),
-                float(block.weights_C[c]),
-                wire.size_bytes(reply.upload),
-            )
+            client, weight = int(block.clients_C[c]), float(block.weights_C[c])
+            sent_bytes = wire.size_bytes(reply.upload)
             size = norm(leaf.flatten() for leaf in pytree.tree_leaves(reply.upload))
             if self.screen.passes(size):
                 partials.append(Partial.of(reply.upload, weight, client, sent_bytes))

@@ -56,6 +56,9 @@ class WholeModel(Training[Point, Any, Any, Any]):
     def passes(self) -> tuple[Pass[Any, Any], ...]:
         return (Pass(LocalSteps(self.K, self.steps.batch), self.step),)
 
+    def sends(self, state: Point) -> Any:
+        return state
+
     def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
         """Client: one step."""
         return self.stepped(problem, carry, batch)
@@ -105,9 +108,6 @@ class Average(WholeModel):
     def privacy(self) -> LocalPrivacy | None:
         return self.private
 
-    def sends(self, state: Point) -> Point:
-        return state
-
     def model(self, sent: Point, memory: Any) -> Model:
         return self.split(sent)
 
@@ -156,9 +156,6 @@ class Regularised(WholeModel):
     @property
     def passes(self) -> tuple[Pass[Point, Two], ...]:
         return (Pass(LocalSteps(self.K, self.steps.batch), self.step, 2.0),)
-
-    def sends(self, state: Point) -> Point:
-        return state
 
     def model(self, sent: Point, memory: Point | None) -> Model:
         return self.split(sent if memory is None else memory)
