@@ -107,7 +107,7 @@ def placed(
                     request_resources(bundles=[dict(bundle)] * error.actors)
                     asked = True
                 if len(there) != seen:
-                    notice(f"waiting up to {wait_s - waited_s:.0f} s for nodes ({len(there)} there): {error}")
+                    notice(f"waiting for nodes, up to {wait_s:.0f} s in all ({len(there)} there): {error}")
                     seen = len(there)
             if stop.wait(LOOK_S):
                 raise Stopped("stopped while nodes were awaited")

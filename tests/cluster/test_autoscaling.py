@@ -69,7 +69,8 @@ def test_nodes_are_asked_for_awaited_and_given_up(tmp_path: Path) -> None:
         )
         two = run(2, 60)
         assert two.returncode == 0, two.stderr
-        assert "waiting up to 60 s for nodes (1 there): 2 client actors x 1 CPU = 2 CPU, but there are 0" in two.stdout
+        awaited = "waiting for nodes, up to 60 s in all (1 there): 2 client actors x 1 CPU = 2 CPU, but there are 0"
+        assert awaited in two.stdout.splitlines()[1], two.stdout
         assert "client actors: 2, each for any client, on 2 nodes (2 with 1)" in two.stdout
         three = run(3, 5)
         assert three.returncode == 2, "there are never three"

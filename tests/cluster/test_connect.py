@@ -99,6 +99,8 @@ def test_nodes_are_awaited_no_longer_once_the_run_is_to_stop(ray_cluster: None, 
     tree = QUADRATIC | {"algorithm": settings("cd_ma"), "output": {"folder": str(tmp_path)}}
     with pytest.raises(Stopped):
         run(load_config(tree | {"clients": {"actors": 1000}, "ray": {"wait_s": 1e6}}), notice=notice, stop=stop)
-    assert told[0].startswith("waiting up to 1000000 s for nodes (1 there): 1000 client actors x 1 CPU = 1000 CPU, ")
+    assert told[0].startswith(
+        "waiting for nodes, up to 1000000 s in all (1 there): 1000 client actors x 1 CPU = 1000 CPU, "
+    )
     (folder,) = tmp_path.iterdir()
     assert log(folder)[-1]["outcome"] == "stopped"
