@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import scipy  # whose parts are loaded where they are used: stats takes a second
 from numpy.typing import NDArray
-from scipy import stats
 
 from cluster.report.runs import Runs, Setting
 from raysim.algorithms import ALGORITHMS
@@ -78,9 +78,9 @@ def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float,
     Args:
         x, y: (n,) positive, n > 2.
     """
-    line = stats.linregress(np.log(x), np.log(y))
+    line = scipy.stats.linregress(np.log(x), np.log(y))
     error = 0.0 if np.ptp(y) == 0 else float(line.stderr)  # which SciPy does not say of a flat line
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2)) * error
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2)) * error
     return float(line.slope), float(line.slope) - half, float(line.slope) + half
 
 
@@ -118,7 +118,7 @@ def _in_rounds(setting: Setting) -> Fit | None:
     middle = float(np.mean(slopes))
     half = np.nan
     if len(slopes) > 1:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(slopes) - 1) * stats.sem(slopes))
+        half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(slopes) - 1) * scipy.stats.sem(slopes))
     return Fit(
         "mean of ||grad Phi||^2 over rounds, in T", setting.label, middle, middle - half, middle + half, len(slopes),
         rate.T if rate else None, rate.source if rate else "",

@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
-from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -97,7 +97,7 @@ def shares_of_heads(h_SD: NDArray[np.float64], V_S: NDArray[np.float64]) -> NDAr
         P = np.diag(V_S) + own[i] - own[:, None] - own[None, :] + gram
         values, vectors = np.linalg.eigh(P / (np.abs(P).max() or 1.0))
         root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
-        x, _ = nnls(np.vstack((root, np.ones(len(P)))), np.append(np.zeros(len(P)), 1.0))
+        x, _ = scipy.optimize.nnls(np.vstack((root, np.ones(len(P)))), np.append(np.zeros(len(P)), 1.0))
         alpha[i] = x / x.sum()
     return alpha
 
