@@ -253,6 +253,7 @@ def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]
             of, bins=list(bins), alpha=0.6, color=colour, label=f"{label}: mean {of.mean():.3f}, worst {worst(of):.3f}"
         )
     ax.set(xlabel=f"a client's own {split} {metric}", ylabel="clients")
+    ax.margins(y=0.15 * len(rounds))  # the legend's room
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8, loc="upper left")
