@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from clients.engine import LoopEngine
-from clients.fleet import InProcessFleet
 from cluster.config import load_config
 from cluster.experiment import Experiment
 from raysim.phase import Order
-from server.rounds import Server
+from tests import play
 
 EPSILONS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 NO_NOISE = 1e12
@@ -41,7 +40,7 @@ def lines(config: Path, rounds: int) -> Iterator[str]:
     engine = made.engine()
     assert isinstance(engine, LoopEngine)
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(made.job(Path(folder)), InProcessFleet(engine))
+        server = play.server(made, Path(folder))
         for t in range(rounds):
             server.play(t)
     algorithm, planner = server.job.algorithm, server.job.planner
