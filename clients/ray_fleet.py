@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -50,6 +51,13 @@ from raysim.problems.pool import Function
 IN_FLIGHT = 2
 # Of the tasks under way, those that are waited for: the oldest, since to ask Ray for one of many takes time for each.
 WINDOW = 1000
+# Seconds in which something comes from an object store. Where that and its disk are full, Ray tries for ever and does
+# not say so.
+BROUGHT_S = 600.0
+# Clients whose memory is brought at a time.
+TOGETHER = 1000
+# Seconds that client actors may take to say whether they are at work.
+ANSWER_S = 30.0
 # Times that actors may be done with nothing for as long as is put up with.
 HANGS = 4
 # Seconds between attempts to reach an actor whose process has died: it takes calls again once it was started anew, and
@@ -62,6 +70,11 @@ TELL_S = 30.0
 # Tasks for each actor of the pool in a phase, at least, as far as there are blocks: fewer would leave some idle at the
 # end, and each one costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
+
+FULL = (
+    "Ray's object store is full, and so is the disk that it puts the rest on; start it with a larger "
+    "--object-store-memory, or free space"
+)
 
 WAITING = Gauge("raysim_tasks_waiting", "Tasks of the phase that no client actor has yet.", ("run",))
 
@@ -110,16 +123,31 @@ class ClientActor:
         self._engine: Engine = cloudpickle.loads(engine)
         # With a network of its own: modules are not safe to call from two threads with different weights.
         self._evaluating: Engine = replace(self._engine, problem=copy.deepcopy(self._engine.problem))
+        self._at_work: set[int] = set()  # its threads that are
 
     @ray.method(concurrency_group="control")
     def ready(self) -> None:
         """Returns once the actor stands, whatever it is doing."""
 
+    @ray.method(concurrency_group="control")
+    def idle(self) -> bool:
+        """Whether it has nothing to work on, which includes that what it is to work on has not come."""
+        return not self._at_work
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        self._at_work.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._at_work.discard(threading.get_ident())
+
     def run(self, order: Order, blocks: Sequence[Block], *memories: Any) -> Any:
         """The blocks' Partial, followed by each client's memory where the phase remembers."""
         order = replace(order, message=unpacked(order.message))
         given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True)) if memories else {}
-        partial, kept = self._engine.run_all(order, blocks, given)
+        with self._work():
+            partial, kept = self._engine.run_all(order, blocks, given)
         partial = replace(partial, total=packed(partial.total))
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
@@ -128,17 +156,25 @@ class ClientActor:
         """Metrics of each of the blocks' clients at its own model."""
         order = replace(order, message=unpacked(order.message))
         given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True))
-        return [found for block in blocks for found in self._evaluating.own(order, block, given, splits)]
+        with self._work():
+            return [found for block in blocks for found in self._evaluating.own(order, block, given, splits)]
 
     @ray.method(concurrency_group="evaluation")
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), part, start, stop)
+        with self._work():
+            values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), part, start, stop)
         return values
 
     @ray.method(concurrency_group="evaluation")
     def total(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Packed:
-        summed: Packed = packed(self._evaluating.total(f, unpacked(z), part, start, stop))
+        with self._work():
+            summed: Packed = packed(self._evaluating.total(f, unpacked(z), part, start, stop))
         return summed
+
+
+@ray.remote(num_cpus=0)
+def _all_idle(actors: Sequence[Any]) -> bool:
+    return all(ray.get([actor.idle.remote() for actor in set(actors)], timeout=ANSWER_S))
 
 
 def original(error: RayTaskError) -> BaseException:
@@ -324,7 +360,9 @@ class RayFleet:
         return [found for task in tasks for found in self.result(task)]
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
-        return dict(zip(memory, map(unpacked, _get(list(memory.values()))), strict=True))
+        refs = list(memory.values())
+        found = [one for i in range(0, len(refs), TOGETHER) for one in _get(refs[i : i + TOGETHER])]
+        return dict(zip(memory, map(unpacked, found), strict=True))
 
     def keep(self, memories: Mapping[int, Any]) -> Memory:
         return {client: ray.put(packed(memory)) for client, memory in memories.items()}
@@ -397,13 +435,22 @@ class RayFleet:
     def ready(self, tasks: Sequence[Task]) -> Task:
         """One of these that is done or has failed. While none is, their actors are ended and started anew now and then.
 
-        Raises WorkerLost where that does not help.
+        Raises WorkerLost where that does not help, and StoreFull where what they are to work on does not reach them.
         """
-        by_ref = {task.refs[0]: task for task in tasks}
+        by_ref, since = {task.refs[0]: task for task in tasks}, time.monotonic()
+        look_s = min(self.timeout_s, BROUGHT_S)
         while True:
-            arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=self.timeout_s)
+            arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=look_s)
+            if not arrived and self._starved(tasks):
+                # What was done in the meantime is told of a moment later than its actor is seen to be idle.
+                arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=ANSWER_S)
+                if not arrived:
+                    raise _not_brought("what client actors are to work on", look_s)
             if arrived:
                 return by_ref[arrived[0]]
+            if time.monotonic() - since < self.timeout_s:
+                continue
+            since = time.monotonic()
             for task in tasks:
                 task.hangs += 1
             if max(task.hangs for task in tasks) == HANGS:
@@ -413,6 +460,14 @@ class RayFleet:
                 )
             for actor in {task.actor for task in tasks}:
                 ray.kill(actor, no_restart=False)
+
+    def _starved(self, tasks: Sequence[Task]) -> bool:
+        """Whether those that have the tasks answer, and none is at work."""
+        try:
+            # From another process: an actor takes what it is asked from one in order, and from here it waits for that.
+            return bool(ray.get(_all_idle.remote([task.actor for task in tasks]), timeout=2 * ANSWER_S))
+        except RayError:  # also of a process that could not be started, or was not in time
+            return False
 
     def _runs(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
         """The blocks in runs of 2^k, which may be added up where they are computed; as long as actors have enough."""
@@ -452,11 +507,12 @@ def lost(error: RayError) -> RaysimError:
     """Ray's account of what was lost, in a line."""
     message = _line(error)
     if isinstance(error, ObjectStoreFullError | OutOfDiskError):
-        return StoreFull(
-            "Ray's object store is full, and so is the disk that it puts the rest on; start it with a larger "
-            f"--object-store-memory, or free space ({message})"
-        )
+        return StoreFull(f"{FULL} ({message})")
     return ResultLost(message)
+
+
+def _not_brought(what: str, within_s: float) -> StoreFull:
+    return StoreFull(f"{what} did not come in {within_s:g} s; it seems that {FULL}")
 
 
 def _line(error: RayError) -> str:
@@ -465,11 +521,16 @@ def _line(error: RayError) -> str:
 
 
 def _get(ref: Any) -> Any:
-    """What it stands for. Raises what was raised there, and RayActorError where its actor has died or gone."""
+    """What it stands for, or they stand for, which has been computed.
+
+    Raises what was raised there, RayActorError where its actor has died or gone, and StoreFull where it does not come.
+    """
     try:
-        return ray.get(ref)
+        return ray.get(ref, timeout=BROUGHT_S)
     except RayActorError:
         raise
+    except GetTimeoutError as error:
+        raise _not_brought("what was computed", BROUGHT_S) from error
     except RayTaskError as error:
         raise original(error) from None
     except RayError as error:

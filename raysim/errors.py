@@ -98,7 +98,7 @@ class ResultLost(RaysimError):
 
 
 class StoreFull(RaysimError):
-    """Ray's object store is full, and so is the disk that it would put the rest on."""
+    """Ray's object store is full, and so is the disk that it puts the rest on, or nothing comes from it any more."""
 
 
 class JobError(RaysimError):

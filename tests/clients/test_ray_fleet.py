@@ -3,6 +3,7 @@
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from clients import ray_fleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
 from clients.ray_fleet import RayFleet
-from raysim.errors import ClientError, Stopped, WorkerLost
+from raysim.errors import ClientError, Stopped, StoreFull, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
 from tests.contracts.table import PERSONAL, TABLE, base_of, settings
@@ -135,6 +136,26 @@ def test_client_memory_travels_with_the_work(quadratic: tuple[Any, RayFleet], tm
     assert torch.equal(here.point.x, there.point.x)
     assert torch.equal(here.state["c"].x, there.state["c"].x)
     assert here.memory.keys() == there.memory.keys()
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def never() -> None:
+    time.sleep(3600)
+
+
+def test_what_does_not_reach_the_actors_is_told_of(
+    quadratic: tuple[Any, RayFleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where store and disk are full, and Ray tries for ever to bring what was put on disk."""
+    monkeypatch.setattr(ray_fleet, "ANSWER_S", 3.0)
+    made, fleet = quadratic
+    playing, memory = Server(made.job(tmp_path), replace(fleet, timeout_s=1.5)), never.remote()
+    playing.memory = dict.fromkeys(range(8), memory)
+    try:
+        with pytest.raises(StoreFull, match=r"what client actors are to work on did not come in 1.5 s; .* is full"):
+            playing.play(0)
+    finally:
+        ray.cancel(memory, force=True)
 
 
 def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_cluster: None, tmp_path: Path) -> None:
