@@ -35,7 +35,7 @@ def tree(folder: str, hidden: int, name: str) -> dict[str, Any]:
         "model": {"name": "mlp", "hidden": [hidden]},
         "algorithm": settings(name, S=64),
         "evaluate": {"every": 5},
-        "clients": {"actors": 2, "timeout_s": 60},
+        "clients": {"actors": 2, "timeout_s": 20},
         "output": {"folder": folder},
     }
 
