@@ -117,6 +117,7 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
         "equal_upload": (tables.equal_upload(runs), "Medians over seeds after as much upload."),
         "exponents": (tables.exponents(exponents), ""),
         "devices": (devices, ""),
+        "by_client": (tables.by_client(runs), _BY_CLIENT),
     }
     if target is not None:
         beside["speed_up"] = tables.speed_up(runs, target), ""
@@ -134,6 +135,10 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
     yield Part("runs", "Runs", "Every run that is reported on.", table=tables.each_run(runs, target))
 
 
+_BY_CLIENT = (
+    "Means over clients, each on test rows of its own; of the last evaluation also the worst client and the standard "
+    "deviation over clients. Epsilon is that of all uploads of one client together, where they are private."
+)
 _LEFT = (
     "Those that failed or were ended early count as far as they came: the target as not reached, unless it was by then."
 )

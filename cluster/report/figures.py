@@ -81,7 +81,8 @@ def curves(runs: Runs, target: float | None) -> list[Drawn]:
         for ax, axis in zip(axes, runs.axes, strict=True):
             frame(ax, AXES[axis][0], shown if axis == "round" else "")
             for setting, colour in zip(runs.settings, colours, strict=False):
-                _band(ax, setting, axis, f"{setting.label} ({setting.count} runs)", colour)
+                many = f" ({setting.count} runs)" if setting.count > 1 else ""
+                _band(ax, setting, axis, setting.label + many, colour)
             _target(ax, target)
         _legend(figure, axes[0], 2)
         return [Drawn("curves", f"{shown} against what it cost", said, figure, tuple(runs.all))]

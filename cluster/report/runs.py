@@ -105,6 +105,27 @@ class Run:
         return int(self.keys["seed"])
 
     @property
+    def best(self) -> tuple[float, int] | None:
+        """The best value, and the rounds after which it was first there; None where it was never defined."""
+        if np.isnan(self.curve.value).all():
+            return None
+        place = int((np.nanargmax if self.higher else np.nanargmin)(self.curve.value))
+        return float(self.curve.value[place]), int(self.curve.axes["round"][place])
+
+    def last_of(self, metric: str) -> float | None:
+        """Another metric at the last evaluation, on the same split; None where there is none."""
+        try:
+            return float(Curve.read(self.folder, metric, self.split).value[-1])
+        except DataError:
+            return None
+
+    @property
+    def epsilon_spent(self) -> float | None:
+        """By all uploads of a client together that were made private; None where none were."""
+        private = self.summary.get("privacy") or {}
+        return max((of["epsilon_spent"] for of in private.values()), default=None)
+
+    @property
     def finished(self) -> bool:
         return bool(self.summary)
 

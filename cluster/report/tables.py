@@ -41,6 +41,36 @@ def each_run(runs: Runs, target: float | None) -> Table:
     return rows
 
 
+def by_client(runs: Runs) -> Table:
+    """A row per run whose clients have tests of their own: the metric's mean over clients, and what it is for them.
+
+    A column on privacy is there if one of the runs is private.
+    """
+    rows = []
+    for setting in runs.settings:
+        for run in setting.runs:
+            worst, best = run.last_of(f"{run.metric}_worst"), run.best
+            if worst is None:
+                continue
+            value, after = best or (None, None)
+            rows.append(
+                {
+                    "setting": setting.label,
+                    "seed": run.seed,
+                    "last": _plain(run.curve.value[-1]),
+                    "best": value,
+                    "after rounds": after,
+                    "worst client": _plain(worst),
+                    "deviation": run.last_of(f"{run.metric}_std"),
+                    "never took part": run.last_of("never_took_part"),
+                    "epsilon spent": run.epsilon_spent,
+                }
+            )
+    if all(row["epsilon spent"] is None for row in rows):
+        return [{name: cell for name, cell in row.items() if name != "epsilon spent"} for row in rows]
+    return rows
+
+
 def to_target(runs: Runs, target: float) -> Table:
     """A row per setting: medians and ranges over seeds of what the target cost, and how many runs reached it.
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ def made(
     stopped: bool = False,
     devices: bool = True,
     mb: float = 1.0,
+    last: Mapping[str, float] | None = None,
+    epsilon: float | None = None,
     **algorithm: Any,
 ) -> Path:
     """What a report reads of a finished run that was evaluated in every round, mb MB up and a minute a round.
 
-    With `stopped` it ended at its target.
+    With `stopped` it ended at its target; `last` are other metrics of its last evaluation.
     """
     t = np.arange(rounds + 1)
     curve = np.asarray(values(t), dtype=float)
@@ -52,6 +54,7 @@ def made(
         | {name: i * unit for name, unit in sim.items()}
         for i in t.tolist()
     ]
+    rows += [rows[-1] | {"metric": name, "value": value} for name, value in (last or {}).items()]
     folder.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=METRICS), folder / "metrics.parquet")
     counts = {"invited": 10, "accepted": 7, "late": 2, "cancelled": 0, "rejected": 0}
@@ -74,6 +77,8 @@ def made(
         "participation_gini": 0.25,
         "target": {"rounds": int(t[-1]) if stopped else None},
     }
+    if epsilon is not None:
+        summary["privacy"] = {"update": {"epsilon": 1.0, "epsilon_spent": epsilon}}
     if devices:
         summary |= {"late": 0.2, "dropped": 0.1, "bytes_wasted": 0.3, "compute_wasted": 0.4}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -133,6 +138,22 @@ def test_targets_are_told_with_how_many_reached_them_and_never_as_the_last_round
     assert (second["reached"], second["rounds"], second["rounds, range"]) == ("1/3", None, "6 - 6")
     assert [row["rounds to target"] for row in tables.each_run(runs, 0.9)] == [10, 30, 20, 6, None, None]
     assert [row["times fewer rounds"] for row in tables.speed_up(runs, 0.9)] == [1, None]
+
+
+def test_clients_with_tests_of_their_own_have_a_table_and_others_none(tmp_path: Path) -> None:
+    def rising_and_falling(t: Any) -> Any:
+        return np.where(t <= 30, t / 100, 0.25)
+
+    own = {"auc_worst": 0.1, "auc_std": 0.05, "never_took_part": 3.0}
+    private = made(tmp_path / "a", rising_and_falling, last=own, epsilon=7.5, S=2)
+    plain = made(tmp_path / "b", reaching(10), last=own, S=4)
+    others = made(tmp_path / "c", reaching(10), S=8)
+    first, second = tables.by_client(Runs.read([private, plain, others]))
+    expected = {"last": 0.25, "best": 0.3, "after rounds": 30, "worst client": 0.1, "deviation": 0.05}
+    assert first == {"setting": "S = 2", "seed": 0, **expected, "never took part": 3, "epsilon spent": 7.5}
+    assert (second["best"], second["after rounds"], second["epsilon spent"]) == (0.9, 10, None)
+    assert "epsilon spent" not in tables.by_client(Runs.read([plain, others]))[0]
+    assert tables.by_client(Runs.read([others])) == []
 
 
 def test_a_speed_up_is_over_the_fewest_clients_that_reached_it(tmp_path: Path) -> None:
