@@ -22,6 +22,7 @@ from cluster.config import load_config
 from cluster.experiment import Experiment
 from cluster.presets import PRESETS
 from cluster.progress import Watcher, number, size
+from cluster.report.runs import headline
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
 from cluster.study import STUDY, Study, is_study
@@ -140,11 +141,13 @@ def plot(
         list[Path], typer.Argument(help="Run folders; those that differ in their seed only are drawn as one line.")
     ],
     out: Annotated[Path, typer.Option(help="The PNG to write.")],
-    metric: Annotated[str, typer.Option(help="A metric of the runs.")] = "auc",
+    metric: Annotated[
+        str | None, typer.Option(help="A metric of the runs; without, the one that the first is judged by.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
 ) -> None:
     """Draw several finished runs in one figure."""
-    plots.compare(runs, metric, split, out)
+    plots.compare(runs, metric or headline(runs[0]), split, out)
     console.print(f"wrote {out}")
 
 

@@ -153,6 +153,21 @@ class Run:
         return float(self.curve.value[within[-1]])
 
 
+def headline(folder: Path) -> str:
+    """The headline metric of a run. Raises DataError of another folder, and where it is not known before the end."""
+    try:
+        config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
+        written = folder / "summary.json"
+        summary = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
+    except OSError as error:
+        raise DataError(f"{folder} is no folder of a run with results ({error.filename})") from None
+    except ValueError as error:
+        raise DataError(f"{folder} is no folder of a run with results ({' '.join(str(error).split())})") from None
+    if not summary and config["problem"]["name"] not in PROBLEMS.entries:
+        raise DataError(f"{folder} has not finished, and its problem is your own: name one of its metrics (--metric)")
+    return _headline(folder, config, summary)[0]
+
+
 def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
     """The headline metric and whether more of it is better; no module that a folder names is imported."""
     if found := summary.get("headline"):

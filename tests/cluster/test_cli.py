@@ -178,7 +178,7 @@ def test_plot_draws_runs_that_were_made(raysim: Raysim, ruler: str, tmp_path: Pa
     for seed in range(2):
         raysim("run", ruler, "-o", f"seed={seed}")
     out = tmp_path / "both.png"
-    done = raysim("plot", *map(str, folders(tmp_path)), "--out", str(out), "--metric", "gradient_norm")
+    done = raysim("plot", *map(str, folders(tmp_path)), "--out", str(out))
     assert done == (0, f"wrote {out}\n", "")
     with Image.open(out) as image:
         assert image.format == "PNG"
@@ -250,7 +250,7 @@ def test_list_shows_every_name_and_what_it_is(raysim: Raysim) -> None:
             ["run", QUICKSTART, "-o", "algorithm.S=101"],
             "algorithm.S: cannot sample 101 clients of 100; lower algorithm.S",
         ),
-        (["plot", "nowhere", "--out", "x.png"], "nowhere is no folder of a run with results (nowhere/metrics.parquet)"),
+        (["plot", "nowhere", "--out", "x.png"], "nowhere is no folder of a run with results (nowhere/config.yaml)"),
     ],
 )
 def test_an_error_of_the_users_is_one_line_and_status_2(raysim: Raysim, words: list[str], error: str) -> None:

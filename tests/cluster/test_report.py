@@ -15,7 +15,7 @@ import pytest
 
 from cluster import report, yaml12
 from cluster.report import fits, selection, tables
-from cluster.report.runs import Run, Runs, middle
+from cluster.report.runs import Run, Runs, headline, middle
 from cluster.study import Select
 from raysim.errors import ConfigError, DataError
 from server.ledger import METRICS, ROUNDS
@@ -406,3 +406,15 @@ def test_what_cannot_be_reported_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--target: the runs have different targets"):
         report.make([first, further], tmp_path / "out", "")
     assert report.make([first, further], tmp_path / "out", "", target=0.85).exists()
+
+
+def test_the_headline_of_a_run_that_goes_on_is_its_problems_and_of_a_problem_of_the_users_to_be_named(
+    tmp_path: Path,
+) -> None:
+    folder = made(tmp_path / "a", reaching(5))
+    (folder / "summary.json").unlink()
+    assert headline(folder) == "auc"
+    config = yaml12.parse((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml12.dump(config | {"problem": {"name": "mine:Own"}}))
+    with pytest.raises(DataError, match=r"a has not finished, and its problem is your own: .*--metric"):
+        headline(folder)
