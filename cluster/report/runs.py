@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cluster import yaml12
@@ -112,12 +113,11 @@ class Run:
         place = int((np.nanargmax if self.higher else np.nanargmin)(self.curve.value))
         return float(self.curve.value[place]), int(self.curve.axes["round"][place])
 
-    def last_of(self, metric: str) -> float | None:
-        """Another metric at the last evaluation, on the same split; None where there is none."""
-        try:
-            return float(Curve.read(self.folder, metric, self.split).value[-1])
-        except DataError:
-            return None
+    @cached_property
+    def last(self) -> Mapping[str, float | None]:
+        """All metrics of the same split at the last evaluation, None where one was undefined."""
+        rows = pq.read_table(self.folder / "metrics.parquet", columns=["split", "metric", "value"]).to_pylist()
+        return {row["metric"]: row["value"] for row in rows if row["split"] == self.split}
 
     @property
     def epsilon_spent(self) -> float | None:

@@ -49,10 +49,9 @@ def by_client(runs: Runs) -> Table:
     rows = []
     for setting in runs.settings:
         for run in setting.runs:
-            worst, best = run.last_of(f"{run.metric}_worst"), run.best
-            if worst is None:
+            if f"{run.metric}_worst" not in run.last:
                 continue
-            value, after = best or (None, None)
+            value, after = run.best or (None, None)
             rows.append(
                 {
                     "setting": setting.label,
@@ -60,9 +59,9 @@ def by_client(runs: Runs) -> Table:
                     "last": _plain(run.curve.value[-1]),
                     "best": value,
                     "after rounds": after,
-                    "worst client": _plain(worst),
-                    "deviation": run.last_of(f"{run.metric}_std"),
-                    "never took part": run.last_of("never_took_part"),
+                    "worst client": run.last[f"{run.metric}_worst"],
+                    "deviation": run.last.get(f"{run.metric}_std"),
+                    "never took part": run.last.get("never_took_part"),
                     "epsilon spent": run.epsilon_spent,
                 }
             )
