@@ -19,6 +19,8 @@ pytestmark = pytest.mark.ray
 ROOT = Path(__file__).parent.parent.parent
 # The provider starts nodes on this machine, which look for their head at this port.
 PORT = 6379
+# The provider's name for the node that is there already; under another one a second head is launched, over and over.
+HEAD = "ray.head.default"
 
 CONFIG: dict[str, Any] = {
     "cluster_name": "test",
@@ -27,9 +29,9 @@ CONFIG: dict[str, Any] = {
     "max_workers": 2,
     "upscaling_speed": 10,
     "idle_timeout_minutes": 5,
-    "head_node_type": "head",
+    "head_node_type": HEAD,
     "available_node_types": {
-        "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        HEAD: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
         "worker": {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2},
     },
     "file_mounts": {},
