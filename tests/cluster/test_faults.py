@@ -160,7 +160,7 @@ def test_an_actor_that_hangs_is_started_anew_and_then_given_up(tmp_path: Path) -
 
 def test_a_driver_that_is_killed_leaves_no_process_and_its_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "faults.yaml"
-    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}, "rounds": 600}
+    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}, "rounds": 150}
     tree |= {"evaluate": {"every": 10, "splits": ["train"]}, "clients": {"actors": 2, "num_cpus": 0.5}}
     path.write_text(yaml12.dump(tree))
     script = str(Path(sys.executable).with_name("raysim"))
@@ -174,9 +174,10 @@ def test_a_driver_that_is_killed_leaves_no_process_and_its_run_goes_on(tmp_path:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    _, left = psutil.wait_procs(children, timeout=180)
-    assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
     (folder,) = (tmp_path / "runs").iterdir()
     resumed = resume(folder, ["clients={fleet: in_process}"])
     same(resumed, run(load_config(tree | {"clients": {"fleet": "in_process"}})))
+    # Ray's agents ask for a minute for a server that is gone.
+    _, left = psutil.wait_procs(children, timeout=180)
+    assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
