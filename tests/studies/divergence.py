@@ -8,7 +8,6 @@ of the divergences.
 """
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,21 +61,22 @@ class Divergences(Update):
         return Reply(carry.means_5)
 
 
-def lines(folder: Path) -> Iterator[str]:
+def line(folder: Path) -> str:
     """The table's, of one run."""
     made = Experiment.build(load_config(folder / "config.yaml", ["clients.engine=loop"]))
     engine, algorithm = made.engine(), made.algorithm
     assert isinstance(engine, LoopEngine)
     assert isinstance(algorithm, FedCR)
     standing, _ = made.checkpoints(folder).load()
-    t, planner, trained = standing.rounds, made.job(folder).planner, algorithm.training(standing.rounds)
+    t, planner = standing.rounds, made.job(folder).planner
+    trained = algorithm.training(t)
     phase = Divergences(**{each.name: getattr(trained, each.name) for each in fields(trained)})
     order = Order(t, phase, phase.sends(standing.state))
     blocks = planner.blocks(phase.works, t, phase.name, planner.population)
     with torch.no_grad():
         replies = [reply for block in blocks for reply in engine.replies(order, block, standing.memory)]
     means = torch.stack([reply.upload for reply in replies]).mean(0).tolist()
-    yield f"| {folder.name} | {t} | " + " | ".join(f"{mean:.3g}" for mean in means) + " |"
+    return f"| {folder.name} | {t} | " + " | ".join(f"{mean:.3g}" for mean in means) + " |"
 
 
 def main() -> None:
@@ -87,8 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(HEAD)  # noqa: T201 - a command
     for folder in asked.runs:
-        for line in lines(folder):
-            print(line, flush=True)  # noqa: T201
+        print(line(folder), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
