@@ -9,6 +9,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,28 +21,25 @@ from torch.utils import _pytree as pytree
 from clients.pool import InProcessPool
 from clients.screen import Screen, norm
 from raysim import draws, wire
+from raysim.batch import Batch
 from raysim.data import Sample, Shards, Split
 from raysim.errors import ClientError
-from raysim.fleet import OwnMetrics
-from raysim.phase import (
-    Batch,
-    Block,
-    Drawn,
-    Order,
-    Partial,
-    Reply,
-    WholeShard,
-    Work,
-    addressed_to,
-    pairwise_sum,
-)
+from raysim.exchange import Block, Minibatches, Order, Partial, addressed_to, pairwise_sum
+from raysim.fleet import ClientMetrics
+from raysim.phase import Reply, WholeShard, Work
 from raysim.point import Point
-from raysim.problems import Problem
+from raysim.problems import Prepared, Problem
+from raysim.problems.evaluation import evaluated
 from raysim.problems.pool import Function
 
 # Rows in one forward pass over a whole shard or an evaluation split. It bounds memory; it is a constant because the
 # rounding of a sum depends on it, and results must not depend on the machine.
 CHUNK_ROWS = 500
+
+
+def files_of(problem: Problem) -> tuple[Path, ...]:
+    """Returns the files that a problem is unpickled from: every node of a cluster needs them."""
+    return tuple(problem.files) if isinstance(problem, Prepared) else ()
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,20 @@ class Engine(ABC):
 
         return pairwise_sum(partials()), kept
 
-    def own(self, order: Order, block: Block, memories: Mapping[int, Any], splits: Sequence[Split]) -> list[OwnMetrics]:
+    def evaluate_models(
+        self, order: Order, block: Block, memories: Mapping[int, Any], splits: Sequence[Split]
+    ) -> list[ClientMetrics]:
         """Each client's metrics at the point that it would upload, on its own rows of each split."""
-        found: list[OwnMetrics] = []
+        found: list[ClientMetrics] = []
         for client, reply in zip(block.clients_C.tolist(), self._loop.replies(order, block, memories), strict=True):
-            pools = {split: InProcessPool(self, Sample(split, client=client)) for split in ("train", *splits)}
-            seen = self.problem.settled(reply.upload, pools["train"])
-            there = [split for split in splits if len(pools[split].labels)]
-            found.append({split: self.problem.evaluate(reply.upload, seen(pools[split])) for split in there})
+            pools = {split: self.pool(Sample(split, client=client)) for split in ("train", *splits)}
+            there = {split: pools[split] for split in splits if len(pools[split].labels)}
+            found.append(evaluated(self.problem, reply.upload, pools["train"], there))
         return found
+
+    def pool(self, part: Sample) -> InProcessPool:
+        """Returns the rows of a sample, on which functions are computed here."""
+        return InProcessPool(self.shards, part, self.each, self.total)
 
     @property
     def _loop(self) -> "LoopEngine":
@@ -123,8 +126,8 @@ class Engine(ABC):
         """(..., problem.noise), the other axes being those of the counters and seeds."""
         numbers = np.arange(self.problem.noise)
         seed = seed[..., None] if isinstance(seed, np.ndarray) else seed
-        drawn = draws.uniform(seed, "noise", *(counter[..., None] for counter in counters), numbers)
-        return torch.from_numpy(drawn).to(self.device, self.dtype)
+        noise = draws.uniform(seed, "noise", *(counter[..., None] for counter in counters), numbers)
+        return torch.from_numpy(noise).to(self.device, self.dtype)
 
     def _chunk_rows(self, work: Work) -> int | None:
         """Rows of whole shards that are passed over together; None takes a shard whole."""
@@ -149,7 +152,7 @@ class LoopEngine(Engine):
             client, weight = int(block.clients_C[c]), float(block.weights_C[c])
             sent_bytes = wire.size_bytes(reply.upload)
             size = norm(leaf.flatten() for leaf in pytree.tree_leaves(reply.upload))
-            if self.screen.passes(size):
+            if self.screen.accepts(size):
                 partials.append(Partial.of(reply.upload, weight, client, sent_bytes))
                 kept.append(reply.memory)
             else:
@@ -165,9 +168,10 @@ class LoopEngine(Engine):
             sent = self._private(addressed_to(client, order.message))
             memory = self._private(memories.get(client))
             try:
+                phase.check(sent, memory)
                 carry = phase.start(sent, memory)
-                for each, drawn in zip(phase.passes, block.drawn, strict=True):
-                    for batch in self._batches(each.work, int(block.clients_C[c]), drawn.of(slice(c, c + 1))):
+                for each, minibatches in zip(phase.passes, block.minibatches, strict=True):
+                    for batch in self._batches(each.work, int(block.clients_C[c]), minibatches.of(slice(c, c + 1))):
                         carry = each.step(self.problem, sent, carry, batch)
                 reply = phase.finish(sent, carry)
                 if phase.privacy is not None:
@@ -179,15 +183,15 @@ class LoopEngine(Engine):
                 raise ClientError(client, order.round, phase.name, cause, traceback.format_exc()) from error
             yield reply
 
-    def _batches(self, work: Work, client: int, drawn: Drawn) -> Iterator[Batch]:
-        """Those of a client, whom alone they are drawn for."""
+    def _batches(self, work: Work, client: int, minibatches: Minibatches) -> Iterator[Batch]:
+        """Yields the batches of a client, the only one that the minibatches are for."""
         first, last = (int(self.shards.offsets_N1[client + i]) for i in (0, 1))
-        if drawn.rows_CKB is None:
+        if minibatches.rows_CKB is None:
             size = self._chunk_rows(work) or last - first
             pieces = [np.arange(i, min(i + size, last)) for i in range(first, last, size)]
         else:
-            pieces = [first + rows_B[rows_B >= 0] for rows_B in drawn.rows_CKB[0]]
+            pieces = [first + rows_B[rows_B >= 0] for rows_B in minibatches.rows_CKB[0]]
         for k, rows in enumerate(pieces):
-            share = 1 / (last - first if drawn.rows_CKB is None else len(rows))
-            noise = self._noise(int(drawn.keys_C[0]), np.array(k), np.arange(len(rows)))
+            share = 1 / (last - first if minibatches.rows_CKB is None else len(rows))
+            noise = self._noise(int(minibatches.keys_C[0]), np.array(k), np.arange(len(rows)))
             yield self._rows(rows, np.full(len(rows), share), "train", noise)

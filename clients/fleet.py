@@ -10,8 +10,8 @@ import torch
 from clients.engine import Engine
 from clients.pool import InProcessPool
 from raysim.data import Sample, Split
-from raysim.fleet import Memory, OwnMetrics
-from raysim.phase import Block, Order, Partial, clients_of
+from raysim.exchange import Block, Order, Partial, clients_of
+from raysim.fleet import ClientMetrics, Memory
 
 Made = TypeVar("Made")
 
@@ -39,11 +39,11 @@ class InProcessFleet:
             partial, kept = self.engine.run_all(order, blocks, memory)
         return partial, dict(zip(clients_of(blocks), kept, strict=True)) if order.phase.remembers else {}
 
-    def own(
+    def evaluate_models(
         self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
-    ) -> Sequence[OwnMetrics]:
+    ) -> Sequence[ClientMetrics]:
         with torch_threads(self.threads):
-            return [found for block in blocks for found in self.engine.own(order, block, memory, splits)]
+            return [found for block in blocks for found in self.engine.evaluate_models(order, block, memory, splits)]
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
         return memory
@@ -52,9 +52,9 @@ class InProcessFleet:
         return memories
 
     def pool(self, split: Split) -> InProcessPool:
-        return InProcessPool(self.engine, Sample(split))
+        return self.engine.pool(Sample(split))
 
-    def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
+    def in_background(self, work: Callable[[], Made]) -> Callable[[], Made]:
         with torch_threads(self.threads):
             made = work()  # at once: its modules are the rounds', and not safe to call from two threads
         return lambda: made

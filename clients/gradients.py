@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clients.chain import Chain, Dense, Piece
 from clients.per_client import Known, PerClient
-from raysim.phase import Batch
+from raysim.batch import Batch
 from raysim.point import Point
 from raysim.problems import NetworkProblem, Problem
 
@@ -21,13 +21,31 @@ from raysim.problems import NetworkProblem, Problem
 AHEAD_BYTES = 4_000_000
 
 
+def overridden(problem: NetworkProblem) -> list[str]:
+    """Returns the methods that the problem's class has in the place of those that gradients by layers stand for."""
+    theirs = {"gradient": Problem.gradient, "value": NetworkProblem.value, "seen": NetworkProblem.seen}
+    return [name for name, method in theirs.items() if getattr(type(problem), name) is not method]
+
+
 def chain_of(problem: Problem) -> Chain | None:
-    """The problem's network, if gradients can be computed layer by layer."""
-    if not isinstance(problem, NetworkProblem):
+    """Returns the problem's network, if gradients can be computed layer by layer; otherwise None."""
+    if not isinstance(problem, NetworkProblem) or overridden(problem):
         return None
-    kind = type(problem)
-    own = kind.gradient is Problem.gradient and kind.value is NetworkProblem.value and kind.seen is NetworkProblem.seen
-    return Chain.of(problem.net.module) if own else None
+    return Chain.of(problem.net.module)
+
+
+def remark(problem: Problem) -> str | None:
+    """Says how gradients are computed where a class of the user's own has lost the faster way; None if it has not."""
+    if not isinstance(problem, NetworkProblem) or type(problem).__module__.startswith("raysim."):
+        return None
+    methods = overridden(problem)
+    if not methods or Chain.of(problem.net.module) is None:
+        return None
+    kind = type(problem).__name__
+    return (
+        f"{kind} has its own {' and '.join(methods)}, so that gradients are taken of that code and not layer by layer, "
+        f"which is slower; put what is different into {kind}.loss where that is possible"
+    )
 
 
 class Place(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raysim.errors import ClientError
-from raysim.phase import Order
+from raysim.exchange import Order
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Screen:
     max_norm: float
     reject: bool
 
-    def passes(self, norms: Tensor) -> Tensor:
+    def accepts(self, norms: Tensor) -> Tensor:
         """Of norms of any shape, which results can be used; one with a number that is not finite has no norm below."""
         return norms <= self.max_norm
 

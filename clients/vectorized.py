@@ -26,20 +26,11 @@ from clients.gradients import ProblemPerClient, chain_of
 from clients.per_client import Buffers, PerClient
 from clients.screen import norm
 from raysim import wire
+from raysim.batch import Batch
 from raysim.errors import ClientError
-from raysim.phase import (
-    Addressed,
-    Batch,
-    Block,
-    Drawn,
-    Gathered,
-    Order,
-    Partial,
-    Work,
-    addressed_to,
-    is_gathered,
-)
-from raysim.problems import NetworkProblem, Problem
+from raysim.exchange import Block, Minibatches, Order, Partial, addressed_to, is_gathered
+from raysim.phase import Addressed, Gathered, Phase, Work
+from raysim.problems import HasNetworks, NetworkProblem, Problem
 
 # Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
 # their steps. A constant, since sums are rounded per group of clients.
@@ -74,7 +65,9 @@ class VectorizedEngine(Engine):
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
         """Which clients of the block are computed together: of about equal shards, and not more than fit."""
         n_C = self.shards.lengths(block.clients_C)
-        by_pass = (None if drawn.rows_CKB is None else drawn.rows_CKB >= 0 for drawn in block.drawn)
+        by_pass = (
+            None if minibatches.rows_CKB is None else minibatches.rows_CKB >= 0 for minibatches in block.minibatches
+        )
         rows = [n_C[:, None] if there is None else np.count_nonzero(there, axis=2) for there in by_pass]
         counts = np.hstack([np.zeros((len(block), 1), np.int64), *rows])  # a phase may have no pass
         kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
@@ -88,13 +81,17 @@ class VectorizedEngine(Engine):
 
     def _most(self, order: Order, block: Block) -> int:
         """Clients whose weights and activations fit."""
-        if not self.problem.networks or self.device != "cpu":  # a GPU is the better filled the more there are
+        if (
+            not isinstance(self.problem, HasNetworks) or self.device != "cpu"
+        ):  # a GPU is the better filled the more there are
             return len(block)
         carried = wire.size_bytes(order.phase.start(wire.shapes_of(addressed_to(None, order.message)), None))
         longest = int(self.shards.lengths(block.clients_C).max())
         rows = [
-            min(self._chunk_rows(work) or longest, longest) if drawn.rows_CKB is None else drawn.rows_CKB.shape[2]
-            for work, drawn in zip(order.phase.works, block.drawn, strict=True)
+            min(self._chunk_rows(work) or longest, longest)
+            if minibatches.rows_CKB is None
+            else minibatches.rows_CKB.shape[2]
+            for work, minibatches in zip(order.phase.works, block.minibatches, strict=True)
         ]
         return max(1, GROUP_BYTES // max(1, carried + max(rows, default=0) * self._row_bytes))
 
@@ -126,20 +123,24 @@ class VectorizedEngine(Engine):
         if phase.remembers:
             messages = (self._private(addressed_to(client, order.message)) for client in clients)
             given = (self._private(memories.get(client)) for client in clients)
-            carry = _stacked([phase.start(*each) for each in zip(messages, given, strict=True)])
+            carry = _stacked([_started(phase, *each) for each in zip(messages, given, strict=True)])
         else:
             carry = phase.start(sent, None)
         problem, buffers = None, self._buffers
-        for each, drawn in zip(phase.passes, block.drawn, strict=True):
-            steps = None if drawn.rows_CKB is None else self._steps(block.clients_C, drawn, drawn.rows_CKB)
+        for each, minibatches in zip(phase.passes, block.minibatches, strict=True):
+            steps = (
+                None
+                if minibatches.rows_CKB is None
+                else self._steps(block.clients_C, minibatches, minibatches.rows_CKB)
+            )
             own = ProblemPerClient(self.problem, self._chain, steps)
-            batches = self._chunks(each.work, block.clients_C, drawn) if steps is None else self._each(steps)
+            batches = self._chunks(each.work, block.clients_C, minibatches) if steps is None else self._each(steps)
             for batch, begun_C in batches:
                 if problem is not None:
                     carry = buffers.settle(carry)
                     problem.next_step()
                 problem, before = own, carry
-                carry = each.step(problem, sent, before, batch)  # type: ignore[arg-type]
+                carry = each.step(problem, sent, before, batch)
                 if begun_C is not None:
                     carry = _where(begun_C, carry, before)
         reply = phase.finish(sent, carry)
@@ -150,32 +151,32 @@ class VectorizedEngine(Engine):
         weights_C = torch.from_numpy(block.weights_C).to(self.device, self.dtype)
         total = _folded(reply.upload, weights_C, clients)
         sizes_C = norm(_flat(leaf, C) for leaf in pytree.tree_leaves(reply.upload)).expand(C)
-        passed_C = self.screen.passes(sizes_C)
+        accepted_C = self.screen.accepts(sizes_C)
         rejected: tuple[int, ...] = ()
-        if not passed_C.all():
+        if not accepted_C.all():
             rejected = tuple(
                 self.screen.rejected(order, clients[c], float(sizes_C[c]))
-                for c in (~passed_C).nonzero().flatten().tolist()
+                for c in (~accepted_C).nonzero().flatten().tolist()
             )
-            good = _where(passed_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
+            good = _where(accepted_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
             total = _folded(good, weights_C, clients, rejected)
-        weight = float(block.weights_C[passed_C.cpu().numpy()].sum())
+        weight = float(block.weights_C[accepted_C.cpu().numpy()].sum())
         partial = Partial(total, weight, C * wire.size_bytes(reply.upload), rejected)
-        kept = [_client(reply.memory, c) if passed_C[c] else None for c in range(C)]
+        kept = [_client(reply.memory, c) if accepted_C[c] else None for c in range(C)]
         # Its gradients refer to it in turn: without this they would stay until Python looks for such cycles.
         if problem is not None:
             problem.next_step()
         buffers.release()
         return partial, kept
 
-    def _steps(self, clients_C: NDArray[np.int64], drawn: Drawn, rows_CKB: NDArray[np.int64]) -> Batch:
+    def _steps(self, clients_C: NDArray[np.int64], minibatches: Minibatches, rows_CKB: NDArray[np.int64]) -> Batch:
         """All batches of a pass of local steps, (K, C, B, ...)."""
         rows_KCB = rows_CKB.swapaxes(0, 1)
         there_KCB = rows_KCB >= 0
         # Padding repeats the first row of the shard, with weight 0.
         rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[clients_C][:, None]
         K, _, B = rows.shape
-        noise = self._noise(drawn.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
+        noise = self._noise(minibatches.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
         return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True), "train", noise)
 
     def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
@@ -185,7 +186,9 @@ class VectorizedEngine(Engine):
             B = int((steps.weights[k, 0] > 0).sum()) if mixes_rows else steps.labels.shape[2]
             yield _per_client(Batch(*(leaf[k, :, :B] for leaf in steps))), None
 
-    def _chunks(self, work: Work, clients_C: NDArray[np.int64], drawn: Drawn) -> Iterator[tuple[Batch, Tensor | None]]:
+    def _chunks(
+        self, work: Work, clients_C: NDArray[np.int64], minibatches: Minibatches
+    ) -> Iterator[tuple[Batch, Tensor | None]]:
         """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
         first_C, n_C = self.shards.offsets_N1[clients_C], self.shards.lengths(clients_C)
         longest = int(n_C.max())
@@ -195,7 +198,7 @@ class VectorizedEngine(Engine):
             there_CB = rows_B < n_C[:, None]
             begun_C = None if there_CB[:, 0].all() else torch.from_numpy(there_CB[:, 0].copy()).to(self.device)
             rows = np.where(there_CB, rows_B, 0) + first_C[:, None]
-            noise = self._noise(drawn.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
+            noise = self._noise(minibatches.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
             yield _per_client(self._rows(rows, there_CB / n_C[:, None], "train", noise)), begun_C
 
 
@@ -230,6 +233,12 @@ def _folded(upload: Any, weights_C: Tensor, clients: list[int], rejected: Collec
 
 def _cpu(tree: Any) -> Any:
     return pytree.tree_map(lambda leaf: leaf.cpu(), tree)
+
+
+def _started(phase: Phase[Any, Any, Any, Any], sent: Any, memory: Any) -> Any:
+    """Returns one client's carry. Raises what `check` raises."""
+    phase.check(sent, memory)
+    return phase.start(sent, memory)
 
 
 def _stacked(trees: list[Any]) -> Any:

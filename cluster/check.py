@@ -3,7 +3,7 @@
 import numpy as np
 from rich.console import Console
 
-from cluster import connect, yaml12
+from cluster import connect, forecast, yaml12
 from cluster.experiment import Experiment
 from cluster.progress import size
 
@@ -20,7 +20,7 @@ def show(experiment: Experiment, console: Console) -> None:
     console.print(f"rows         {len(shards.train.labels)} train, {len(shards.test.labels)} test")
     z = experiment.problem.init(config.seed)
     console.print(f"floats       |x| = {z.x.numel():,}, |y| = {z.y.numel():,}")
-    traffic = experiment.rehearse()
+    traffic = forecast.rehearse(experiment)
     for part in traffic:
         moved = f"{size(part.bytes_down)} down, {size(part.bytes_up)} up"
         console.print(f"phase        {part.phase.name}: {part.clients} clients, {moved}")
@@ -37,6 +37,6 @@ def _placed(experiment: Experiment) -> str:
     if not connect.starts_here(config.ray.address):
         return f"decided by what the cluster at {connect.target(config.ray.address)} has"
     machine = connect.machine()
-    placement = experiment.placement([machine])
+    placement = forecast.placement(experiment, [machine])
     memory = f"{size(placement.memory_bytes)} of memory wanted, {size(machine.memory_bytes)} available"
     return f"{placement.words}: {memory}"

@@ -33,7 +33,7 @@ from raysim.devices import AVAILABILITY
 from raysim.errors import ConfigError, DataError, RaysimError, Stopped
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
-from server.rounds import Progress
+from server.job import Progress
 
 app = typer.Typer(
     help="Simulate cross-device federated min-max learning.",
@@ -364,7 +364,7 @@ class _Show(_Heard):
         console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
         for remark in experiment.remarks():
             console.print(remark)
-        self._watcher = Watcher(console, experiment.problem.headline)
+        self._watcher = Watcher(console, experiment.headline)
         self._watcher.__enter__()
 
     def report(self, progress: Progress) -> None:

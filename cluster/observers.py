@@ -18,8 +18,8 @@ from cluster.config import flat
 from cluster.experiment import Experiment
 from raysim.errors import ConfigError, OutputError, Stopped
 from server.fates import FATES
+from server.job import Progress
 from server.ledger import TIMES
-from server.rounds import Progress
 
 # Of a phase's row, what the log has; rounds.parquet has everything.
 LOGGED = ("phase", "valid", *FATES, "rejected", "bytes_down", "bytes_up", *TIMES)

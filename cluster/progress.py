@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from server.rounds import Progress
+from server.job import Progress
 
 
 def size(n_bytes: float) -> str:

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
+from clients.actors.fleet import RayFleet, own_namespace
+from clients.actors.store import lost, original
+from clients.actors.tasks import START_S
 from clients.fleet import InProcessFleet
-from clients.ray_fleet import START_S, RayFleet, lost, original, own_namespace
-from cluster import connect, folder, observers, plots, summary
+from cluster import connect, folder, forecast, observers, plots, summary
 from cluster.config import Config, flat, load_config
 from cluster.experiment import Experiment
 from raysim.errors import CheckpointError, ConfigError, ResultLost, Stopped, WorkerLost
 from server.actor import ServerActor
-from server.rounds import Progress, Server
+from server.job import Progress
+from server.rounds import Server
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def standing(experiment: Experiment, where: Path, rounds: int | None = None) -> 
 def _fitting(experiment: Experiment) -> Experiment:
     """It, if it fits on the machine, where Ray is to be started here."""
     if experiment.config.clients.fleet == "ray" and connect.starts_here(experiment.config.ray.address):
-        experiment.placement([connect.machine()])  # what cannot fit is refused before Ray starts
+        forecast.placement(experiment, [connect.machine()])  # what cannot fit is refused before Ray starts
     return experiment
 
 
@@ -195,8 +199,8 @@ def played(
                 f"stopped after {done} of {experiment.config.rounds} rounds; go on with: raysim run --resume {where}"
             )
     summary.write(where, experiment)
-    plots.draw(where, experiment.problem.headline)
-    return Result(where, experiment.problem.headline)
+    plots.draw(where, experiment.headline)
+    return Result(where, experiment.headline)
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -255,9 +259,10 @@ def _over_ray(
     config, job = experiment.config, experiment.job(where)
     reached, losses, starts = -1, 0, 0
     with connect.session(config.ray.address):
-        placement = connect.placed(experiment.placement, config.clients.bundle, config.ray.wait_s, notice, stop)
+        place = partial(forecast.placement, experiment)
+        placement = connect.placed(place, config.clients.bundle, config.ray.wait_s, notice, stop)
         notice(f"client actors: {placement.words}")
-        if stored := experiment.stored(placement, connect.nodes()):
+        if stored := forecast.stored(experiment, placement, connect.nodes()):
             notice(stored)
         within_s = max(START_S, config.ray.wait_s)
         fleet = RayFleet.start(experiment.engine(), config.clients, placement, where.name, notice, stop, within_s)

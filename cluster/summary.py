@@ -37,11 +37,11 @@ def write(folder: Path, experiment: Experiment) -> Row:
     rounds, took_part, metrics = (
         pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("rounds", "participation", "metrics")
     )
-    headline = [row for row in metrics if row["metric"] == experiment.problem.headline]
+    headline = [row for row in metrics if row["metric"] == experiment.headline]
     accepted, rejected = ([row["client"] for row in took_part if row["rejected"] is out] for out in (False, True))
     counts = np.bincount(accepted, minlength=experiment.shards.n_clients)
     summary: Row = {
-        "headline": {"metric": experiment.problem.headline, "higher_is_better": experiment.problem.higher_is_better},
+        "headline": {"metric": experiment.headline, "higher_is_better": experiment.higher_is_better},
         "rounds": rounds[-1]["round"] + 1 if rounds else 0,
         "failed_rounds": sum(not row["valid"] for row in rounds),
         "rejected_results": len(rejected),
@@ -53,8 +53,8 @@ def write(folder: Path, experiment: Experiment) -> Row:
         "participants": int(np.count_nonzero(counts)),
         "participation_gini": gini(counts[experiment.shards.rows_N > 0]),
     } | _groups(counts, experiment)
-    if experiment.beside:
-        own = {name: f"{name}_{experiment.problem.headline}" for name in experiment.beside}
+    if experiment.extra_points:
+        own = {name: f"{name}_{experiment.headline}" for name in experiment.extra_points}
         summary["final_beside"] = {
             name: {row["split"]: row["value"] for row in metrics if row["metric"] == metric}
             for name, metric in own.items()
@@ -109,7 +109,7 @@ def lines(summary: Row) -> list[str]:
 
 
 def _best(headline: list[Row], experiment: Experiment) -> dict[str, Row | None]:
-    sign = 1 if experiment.problem.higher_is_better else -1
+    sign = 1 if experiment.higher_is_better else -1
     found: dict[str, Row | None] = {}
     for row in headline:
         best = found.setdefault(row["split"], None)
@@ -140,7 +140,7 @@ def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Row:
     """Shares by group of those that took part, `counts` (N,) times each."""
     found = {}
     able = np.flatnonzero(experiment.shards.rows_N > 0)
-    for name, grouping in experiment.groupings.items():
+    for name, grouping in experiment.world.groupings.items():
         accepted = np.bincount(grouping.of_N, counts, minlength=len(grouping.names)).tolist()
         found[f"participation_by_{name}"] = [
             {"group": group, "share_of_clients": clients / len(able), "share_of_accepted": _share(times, counts.sum())}

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cluster import plots
+from cluster import forecast, plots
 from cluster.experiment import Experiment
 from raysim.devices import SECOND_US
 from raysim.errors import ConfigError
@@ -42,13 +42,13 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
         raise ConfigError("devices", "there are none in this configuration; name a preset, as devices: phones_global")
     everybody = np.arange(experiment.shards.n_clients)
     on = [
-        experiment.availability.on(everybody, quarter * 900 * SECOND_US, 0).mean()
+        experiment.world.availability.on(everybody, quarter * 900 * SECOND_US, 0).mean()
         for quarter in range(QUARTERS_PER_DAY)
     ]
-    dispatcher, exchanges = experiment.dispatcher(), experiment.rehearse()
+    dispatcher, exchanges = experiment.world.dispatcher(), forecast.rehearse(experiment)
     clock = dispatcher.start()
     ends, fates, failed = [0.0], dict.fromkeys(FATES, 0), 0
-    tier = experiment.groupings["tier"]
+    tier = experiment.world.groupings["tier"]
     tiers = np.zeros(len(tier.names))
     for t in range(rounds):
         before: Outcome | None = None
@@ -70,7 +70,7 @@ def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
 
 def show(experiment: Experiment, found: Survey, console: Console) -> None:
     """Prints the population and its rounds."""
-    devices, server = experiment.population, experiment.config.server
+    devices, server = experiment.world.population, experiment.config.server
     able = devices.has_memory_N & devices.has_link_N
     speed = np.percentile(devices.sec_per_sample_N * 1000, (10, 50, 90))
     down, up = (np.percentile(bps / 1e6, (10, 50, 90)) for bps in (devices.down_bps_N, devices.up_bps_N))
@@ -98,7 +98,7 @@ def show(experiment: Experiment, found: Survey, console: Console) -> None:
 
 def draw(experiment: Experiment, found: Survey, out: Path) -> None:
     """Availability over a day, speeds, links and round times, in one figure."""
-    devices = experiment.population
+    devices = experiment.world.population
     figure = Figure(figsize=(10, 6), layout="constrained")
     (day, speed), (link, rounds) = figure.subplots(2, 2)
     day.plot(np.arange(QUARTERS_PER_DAY) / 4, 100 * found.on)

@@ -25,9 +25,9 @@ from ray import cloudpickle, tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from clients.actors.fleet import own_namespace
 from clients.delivery import Delivery
 from clients.placement import Node, Placement, place
-from clients.ray_fleet import own_namespace
 from cluster import connect, folder, yaml12
 from cluster.experiment import Experiment
 from cluster.plots import Curve
@@ -36,7 +36,7 @@ from cluster.run import Result, heard, played, standing
 from cluster.study import STUDY, TABLE, TRIALS, Early, Row, Status, Study, Trial, rows
 from raysim.errors import ConfigError, DataError, PlacementError, RaysimError, Stopped
 from raysim.output import write_whole
-from server.rounds import Progress
+from server.job import Progress
 
 Say = Callable[[str], None]
 
@@ -118,8 +118,8 @@ class _Made:
 
     @classmethod
     def of(cls, trial: Trial, experiment: Experiment) -> "_Made":
-        files = (experiment.shards.folder, *experiment.problem.files)
-        headline, higher = experiment.problem.headline, experiment.problem.higher_is_better
+        files = experiment.files
+        headline, higher = experiment.headline, experiment.higher_is_better
         # A copy has none of what was cached to check it.
         packed = cloudpickle.dumps(replace(experiment))
         return cls(trial, packed, files, experiment.shards.n_clients, headline, higher)
@@ -331,10 +331,9 @@ def _within(study: Path, experiment: Experiment) -> Experiment:
 
 def _report(experiment: Experiment, report: Progress) -> None:
     """Reports an evaluation to Tune. Raises _Behind where Tune has ended the trial."""
-    problem = experiment.problem
-    value = report.metrics.get(experiment.config.evaluate.splits[-1], {}).get(problem.headline)
+    value = report.metrics.get(experiment.config.evaluate.splits[-1], {}).get(experiment.headline)
     try:
-        tune.report({"rounds": report.round, "value": _defined(value, problem.higher_is_better)})
+        tune.report({"rounds": report.round, "value": _defined(value, experiment.higher_is_better)})
     except SystemExit:  # Tune's way to end a trial
         raise _Behind("ended early: it is behind the others of its kind") from None
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from raysim.data import Split
-from raysim.phase import Block, Order, Partial
+from raysim.exchange import Block, Order, Partial
 from raysim.problems import Pool
 
 Memory = Mapping[int, Any]
 # A client's metrics by split and name; nothing in a split that it has no rows of.
-OwnMetrics = Mapping[Split, Mapping[str, float | None]]
+ClientMetrics = Mapping[Split, Mapping[str, float | None]]
 Made = TypeVar("Made")
 
 
@@ -25,9 +25,9 @@ class Fleet(Protocol):
             memory: handles by client number, for those who have any; opaque to the caller.
         """
 
-    def own(
+    def evaluate_models(
         self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
-    ) -> Sequence[OwnMetrics]:
+    ) -> Sequence[ClientMetrics]:
         """Metrics of each client's own model on its own rows, in the order of the blocks' clients.
 
         Args:
@@ -45,5 +45,5 @@ class Fleet(Protocol):
     def pool(self, split: Split) -> Pool:
         """All rows of "train" or "test", in the file's order."""
 
-    def beside(self, work: Callable[[], Made]) -> Callable[[], Made]:
-        """Starts work that asks pools, beside rounds to be run. What it returns waits for its result or exception."""
+    def in_background(self, work: Callable[[], Made]) -> Callable[[], Made]:
+        """Starts work that asks pools while rounds are run. Returns a call that waits for its result or exception."""

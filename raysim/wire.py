@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from raysim.phase import Addressed, Installed, Phase, Same, addressed_to, is_gathered
+from raysim.exchange import addressed_to, is_gathered
+from raysim.phase import Addressed, Installed, Phase, Same
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,9 @@ class Traffic:
     """Bytes of a phase's exchange with one client.
 
     Attributes:
-        down: of the message.
-        held: those of them that a client which got the round's previous message has already.
-        up: of the upload.
+        down: bytes of the message.
+        held: bytes of the message that a client which got the round's previous message has already.
+        up: bytes of the upload.
     """
 
     down: int
@@ -24,26 +25,24 @@ class Traffic:
     up: int
 
     def to(self, phase: Phase[Any, Any, Any, Any]) -> int:
-        """Bytes down where clients are always there: the same ones as in the phase before keep what they were sent."""
+        """Returns the bytes down where clients are always there: the same cohort as before keeps what it was sent."""
         return self.down - self.held if isinstance(phase.cohort, Same) else self.down
 
     @classmethod
-    def of(cls, phase: Phase[Any, Any, Any, Any], message: Any, previous: Any) -> "Traffic":
-        """From shapes alone, before anything is computed; `previous` is the message of the round's phase before."""
-        shapes = shapes_of(addressed_to(None, message))
-        upload = phase.finish(shapes, phase.start(shapes, None)).upload
+    def of(cls, message: Any, previous: Any, upload: Any) -> "Traffic":
+        """Counts from a message, the message of the round's previous phase (None before the first), and an upload."""
         known = {id(leaf) for leaf in _moved(previous)}
         held = sum(_bytes(leaf) for leaf in _moved(message) if id(leaf) in known)
         return cls(size_bytes(message), held, size_bytes(upload))
 
 
 def shapes_of(tree: Any) -> Any:
-    """The tree with tensors that have a shape and no numbers, for client code to be tried on."""
+    """Returns the tree with tensors that have a shape and no numbers."""
     return pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def size_bytes(sent: Any) -> int:
-    """Bytes of the tensors in a message or upload, of one client.
+    """Counts the bytes of the tensors in a message or upload of one client.
 
     Scalars (step sizes, counts) are ignored, as in the papers, and so is what clients have installed.
     """
@@ -51,7 +50,7 @@ def size_bytes(sent: Any) -> int:
 
 
 def stored_bytes(tree: Any, clients: int) -> int:
-    """Bytes of all tensors in a message to so many clients, or in the sum of their uploads, in memory."""
+    """Counts the bytes in memory of a message to so many clients, or of the sum of their uploads."""
 
     def stored(node: Any) -> int:
         if isinstance(node, Addressed):
@@ -65,7 +64,7 @@ def stored_bytes(tree: Any, clients: int) -> int:
 
 
 def _moved(sent: Any) -> list[Tensor]:
-    """The tensors that are on the wire, of one client."""
+    """Returns the tensors that are on the wire, of one client."""
     parts = pytree.tree_leaves(addressed_to(None, sent), is_leaf=lambda node: isinstance(node, Installed))
     return [part for part in parts if isinstance(part, Tensor)]
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import ray
 
 from raysim.fleet import Fleet
-from server.rounds import Job, Progress, Server
+from server.job import Job, Progress
+from server.rounds import Server
 
 
 # It reserves no processor: it waits for clients nearly all the time.

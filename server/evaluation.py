@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from raysim.data import Split
 from raysim.errors import ConfigError
+from raysim.exchange import Block, Order, clients_of
 from raysim.fleet import Fleet, Memory
-from raysim.phase import Block, Order, clients_of
 from raysim.point import Point
-from raysim.problems import Curve, Problem
+from raysim.problems import Curve, Evaluated, HasFigures, Problem, require
+from raysim.problems.evaluation import evaluated, settled
 from raysim.registry import nearest
 
 Metrics = Mapping[Split, Mapping[str, float | None]]
@@ -45,14 +46,14 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Own:
+class PersonalModels:
     """Clients' own models that are to be evaluated.
 
     Attributes:
         order: the phase that makes them.
-        blocks: of all clients with rows.
-        memory: theirs.
-        asked_N: which of all clients have ever taken part.
+        blocks: the work of all clients with rows.
+        memory: handles of their memory.
+        asked_N: for each client, whether it has ever taken part.
     """
 
     order: Order
@@ -62,13 +63,13 @@ class Own:
 
     @property
     def clients(self) -> list[int]:
-        """Their numbers, in order."""
+        """The clients' numbers, in order."""
         return clients_of(self.blocks)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What an evaluation gave.
+    """The result of an evaluation.
 
     Attributes:
         metrics: by split and name.
@@ -80,49 +81,52 @@ class Measured:
 
 
 def evaluate(
-    problem: Problem, fleet: Fleet, splits: Sequence[Split], points: Mapping[str, Point], own: Own | None
+    problem: Problem, fleet: Fleet, splits: Sequence[Split], points: Mapping[str, Point], models: PersonalModels | None
 ) -> Callable[[], Measured]:
-    """Starts to evaluate points on all rows of each split, and clients' own models on theirs.
+    """Begins to evaluate points on all rows of each split, and clients' own models on their own rows.
 
     Args:
-        problem, fleet, splits: whose metrics, who computes them, on what.
+        problem, fleet, splits: whose metrics, who computes them, and on which rows.
         points: by a prefix of their metrics' names.
-        own: the names of its metrics have no prefix; None where only points are evaluated.
+        models: the names of their metrics have no prefix; None where only points are evaluated.
 
     Returns:
-        What waits for the result. It raises ConfigError where the problem's headline is none of its metrics.
+        A call that waits for the result. It raises ConfigError where the problem cannot be evaluated, or its headline
+        is none of its metrics.
     """
 
     def measured() -> Measured:
         found: Found = {split: {} for split in splits}
+        pools = {split: fleet.pool(split) for split in splits}
         for prefix, point in points.items():
-            seen = problem.settled(point, fleet.pool("train"))
+            given = evaluated(problem, point, fleet.pool("train"), pools)
             for split, values in found.items():
-                given = problem.evaluate(point, seen(fleet.pool(split)))
-                values |= {f"{prefix}{name}": value for name, value in given.items()}
+                values |= {f"{prefix}{name}": value for name, value in given[split].items()}
         rows: list[Mapping[str, Any]] = []
-        if own is not None:
-            for_each = fleet.own(own.order, own.blocks, own.memory, splits)
+        judged = require(problem, Evaluated)
+        if models is not None:
+            asked_N = models.asked_N
+            for_each = fleet.evaluate_models(models.order, models.blocks, models.memory, splits)
             for split, values in found.items():
-                values |= _spread(problem, [of.get(split, {}) for of in for_each])
-                values["never_took_part"] = float(np.count_nonzero(~own.asked_N[own.clients]))
+                values |= _spread(judged, [of.get(split, {}) for of in for_each])
+                values["never_took_part"] = float(np.count_nonzero(~asked_N[models.clients]))
             rows = [
-                {"split": split, "client": client, "took_part": own.asked_N[client], "metric": name, "value": value}
-                for client, of in zip(own.clients, for_each, strict=True)
+                {"split": split, "client": client, "took_part": asked_N[client], "metric": name, "value": value}
+                for client, of in zip(models.clients, for_each, strict=True)
                 for split, values in of.items()
                 for name, value in values.items()
             ]
         for values in found.values():
-            if problem.headline not in values:
-                headline = f"{problem.headline!r}{nearest(problem.headline, values)}"
+            if judged.headline not in values:
+                headline = f"{judged.headline!r}{nearest(judged.headline, values)}"
                 raise ConfigError("problem.name", f"{type(problem).__name__} has the headline {headline}")
         return Measured(found, rows)
 
-    return fleet.beside(measured)
+    return fleet.in_background(measured)
 
 
-def _spread(problem: Problem, for_each: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Means over the clients for which a metric is defined; of the headline the worst and standard deviation too."""
+def _spread(problem: Evaluated, for_each: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Takes means over the clients for which a metric is defined; for the headline also the worst and the deviation."""
     found: dict[str, float | None] = {}
     for name in dict.fromkeys(name for values in for_each for name in values):
         there = np.array([values[name] for values in for_each if values.get(name) is not None], np.float64)
@@ -135,10 +139,12 @@ def _spread(problem: Problem, for_each: Sequence[Mapping[str, float | None]]) ->
 
 
 def curves_of(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Curves:
-    """What is drawn of z, by split and name."""
+    """Returns the curves of z, by split and name; none where the problem has nothing to draw."""
+    if not isinstance(problem, HasFigures):
+        return {}
 
     def curves() -> Curves:
-        seen = problem.settled(z, fleet.pool("train"))
-        return {split: problem.curves(z, seen(fleet.pool(split))) for split in splits}
+        pools = settled(problem, z, fleet.pool("train"), {split: fleet.pool(split) for split in splits})
+        return {split: problem.curves(z, pool) for split, pool in pools.items()}
 
-    return fleet.beside(curves)()
+    return fleet.in_background(curves)()

@@ -1,15 +1,18 @@
-"""What of a point is looked at rather than measured: pictures of it now and then, and curves of the final one."""
+"""Exhibits: pictures of a point now and then, and the curves and parts of the final one."""
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-from torch import Tensor
+import torch
 
+from raysim.fleet import Fleet
 from raysim.output import write_whole
+from raysim.point import Point
+from raysim.problems import HasFigures, Named, Problem
 from server.archive import parquet
-from server.evaluation import Curves
+from server.evaluation import Curves, curves_of
+from server.job import Job
 
 # Pixels that a picture is wide, about; what is smaller has its own enlarged.
 SIDE = 280
@@ -26,8 +29,19 @@ CURVES = pa.schema(
 )
 
 
-def save_pictures(folder: Path, rounds: int, pictures: Mapping[str, Tensor]) -> None:
-    """Writes pictures/NAME_ROUNDS.png, each a grid of the images (n, channels, height, width) of that name."""
+def save_final(job: Job, fleet: Fleet, point: Point, rounds: int) -> None:
+    """Writes pictures and curves of the final point, and its parts by name into model.pt, for torch.load."""
+    save_pictures(job.folder, rounds, job.problem, point)
+    save_curves(job.folder, curves_of(job.problem, fleet, job.splits, point))
+    parts = job.problem.parts(point) if isinstance(job.problem, Named) else {"x": point.x, "y": point.y}
+    file = io.BytesIO()
+    torch.save({name: part.clone() for name, part in parts.items()}, file)
+    write_whole(job.folder / "model.pt", file.getvalue(), durable=True)
+
+
+def save_pictures(folder: Path, rounds: int, problem: Problem, point: Point) -> None:
+    """Writes pictures/NAME_ROUNDS.png, each a grid of the images that the problem has of a point, if it has some."""
+    pictures = problem.pictures(point) if isinstance(problem, HasFigures) else {}
     if not pictures:
         return
     import torchvision  # takes a second, and most problems have nothing to show
@@ -43,7 +57,7 @@ def save_pictures(folder: Path, rounds: int, pictures: Mapping[str, Tensor]) -> 
 
 
 def save_curves(folder: Path, curves: Curves) -> None:
-    """Writes curves.parquet, a row per curve."""
+    """Writes curves.parquet, a row per curve, if there are any."""
     rows = [
         {"split": split, "curve": name, "x_label": c.x_label, "y_label": c.y_label, "x": c.x, "y": c.y}
         for split, found in curves.items()

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raysim.data import Split
+from raysim.exchange import Block
 from raysim.output import write_whole
-from raysim.phase import Block
 from server.archive import parquet
 from server.dispatch import Outcome
 from server.evaluation import Measured, Metrics
@@ -169,10 +169,10 @@ class Ledger:
 
         Participation is that work, also of a round that is undone later.
         """
-        drawn = [self._drawn(block) for block in blocks]
+        rows = [self._rows_C(block) for block in blocks]
         self._participation.pending += [
             _participation(t, phase, block.clients_C, rows_C, np.isin(block.clients_C, outcome.rejected))
-            for block, rows_C in zip(blocks, drawn, strict=True)
+            for block, rows_C in zip(blocks, rows, strict=True)
         ]
         age_rounds = self._tally.accept(t, phase, outcome.accepted) if outcome.valid else None
         row: Row = {
@@ -181,7 +181,7 @@ class Ledger:
             "valid": outcome.valid,
             "accepted": len(outcome.accepted),
             "rejected": len(outcome.rejected),
-            "rows": sum(int(rows_C.sum()) for rows_C in drawn),
+            "rows": sum(int(rows_C.sum()) for rows_C in rows),
             "bytes_down": outcome.bytes_down,
             "bytes_up": outcome.bytes_up,
             "wall_s": spent.wall_s,
@@ -276,13 +276,13 @@ class Ledger:
         for name, table in self.tables().items():
             write_whole(folder / f"{name}.parquet", parquet(table))
 
-    def _drawn(self, block: Block) -> NDArray[np.int64]:
+    def _rows_C(self, block: Block) -> NDArray[np.int64]:
         rows_C = np.zeros(len(block), np.int64)
-        for drawn in block.drawn:
-            if drawn.rows_CKB is None:
+        for minibatches in block.minibatches:
+            if minibatches.rows_CKB is None:
                 rows_C += self.rows_N[block.clients_C]
             else:
-                rows_C += np.count_nonzero(drawn.rows_CKB >= 0, axis=(1, 2))
+                rows_C += np.count_nonzero(minibatches.rows_CKB >= 0, axis=(1, 2))
         return rows_C
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from raysim import draws
 from raysim.errors import ConfigError, DataError
-from raysim.phase import Block, Cohort, Drawn, LocalSteps, Same, Uniform, Work
+from raysim.exchange import Block, Minibatches
+from raysim.phase import Cohort, LocalSteps, Same, Uniform, Work
 
 # Blocks of a phase whose clients are computed one after another, at least, and clients of one of them at most: some
 # hundred actors are to have work where thousands of clients are sampled.
@@ -99,24 +100,22 @@ class Planner:
         cut = np.array_split(cohort, min(n, len(cohort)))
         # The first pass has the phase's own streams: methods of one pass meet the same minibatches in it.
         streams = [phase if i == 0 else f"{phase}, pass {i}" for i in range(len(works))]
-        passes = [self._drawn(work, t, at, cut) for work, at in zip(works, streams, strict=True)]
+        passes = [self._pass(work, t, at, cut) for work, at in zip(works, streams, strict=True)]
         keys = [draws.bits(self.seed, "privacy", t, draws.code(phase), clients_C) for clients_C in cut]
         return [
-            Block(clients_C, np.ones(len(clients_C)), tuple(drawn[i] for drawn in passes), keys_C)
+            Block(clients_C, np.ones(len(clients_C)), tuple(of_block[i] for of_block in passes), keys_C)
             for i, (clients_C, keys_C) in enumerate(zip(cut, keys, strict=True))
         ]
 
-    def _drawn(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Drawn]:
-        """A pass of each block's clients."""
+    def _pass(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Minibatches]:
+        """Draws a pass of each block's clients."""
         rows: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
         if isinstance(work, LocalSteps):
-            rows = self._minibatches(work, t, stream, cut)
+            rows = self._rows(work, t, stream, cut)
         keys = (draws.bits(self.seed, "noise", t, draws.code(stream), clients_C) for clients_C in cut)
-        return [Drawn(rows_CKB, keys_C) for rows_CKB, keys_C in zip(rows, keys, strict=False)]
+        return [Minibatches(rows_CKB, keys_C) for rows_CKB, keys_C in zip(rows, keys, strict=False)]
 
-    def _minibatches(
-        self, work: LocalSteps, t: int, phase: str, cut: Sequence[NDArray[np.int64]]
-    ) -> list[NDArray[np.int64]]:
+    def _rows(self, work: LocalSteps, t: int, phase: str, cut: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """By block, rows of K minibatches by reshuffling, shape (C, K, B) with its largest B, -1 where one is short."""
         clients_C = np.concatenate(cut)
         n_C = self.rows_N[clients_C]

@@ -29,7 +29,7 @@ import psutil
 import ray
 
 from cluster import Result, load_config, run
-from server.rounds import Progress
+from server.job import Progress
 from tests.cluster.store import in_store
 from tests.contracts.table import settings
 from tests.same import differences

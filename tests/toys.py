@@ -13,39 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from raysim.algorithm import Algorithm, SharedModel
+from raysim.batch import Batch
 from raysim.data import Digits, Splits, Table
-from raysim.phase import (
-    Algorithm,
-    Batch,
-    Common,
-    LocalSteps,
-    LocalUpdate,
-    Pass,
-    Phase,
-    Reply,
-    SinglePass,
-    Uniform,
-    WholeShard,
-)
+from raysim.phase import LocalSteps, LocalUpdate, Pass, Phase, Reply, Same, SinglePass, Uniform, WholeShard
 from raysim.point import Point
-from raysim.problems import Problem, Quadratic
+from raysim.problems import Composed, Problem, Quadratic
 
 
 @dataclass(frozen=True)
 class Controlled(SinglePass[Any, Any, Any, Any]):
     """SCAFFOLD-like: each client remembers the mean of the gradients it saw, and how often it was asked."""
 
-    S: int
     name = "controlled"
     remembers = True
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(3, 2)
 
     def sends(self, state: Any) -> Any:
         return state
@@ -79,7 +60,7 @@ class Remembering(Algorithm[Any]):
         return {"z": z, "c": z.zeros_like()}
 
     def phases(self, t: int) -> tuple[Controlled]:
-        return (Controlled(self.S),)
+        return (Controlled(Uniform(self.S), LocalSteps(3, 2)),)
 
     def point(self, state: Any) -> Point:
         point: Point = state["z"]
@@ -90,12 +71,8 @@ class Remembering(Algorithm[Any]):
 class ThreePasses(Phase[Any, Any, Any, Any]):
     """Descent ascent on minibatches, then larger steps on larger ones, then the exact gradient there."""
 
-    S: int
+    cohort: Uniform
     name = "update"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
 
     @property
     def passes(self) -> tuple[Pass[Any, Any], ...]:
@@ -136,7 +113,7 @@ class SeveralPasses(Algorithm[Point]):
         return z
 
     def phases(self, t: int) -> tuple[ThreePasses]:
-        return (ThreePasses(self.S),)
+        return (ThreePasses(Uniform(self.S)),)
 
     def point(self, state: Point) -> Point:
         return state
@@ -164,7 +141,7 @@ class AloneAt(LocalUpdate[Point, Point, Point, tuple[()]]):
         return state
 
 
-class OwnPoint(Common):
+class OwnPoint(SharedModel):
     """The client's own point, where it has one."""
 
     def start(self, sent: Point, memory: Point | None) -> Point:
@@ -182,13 +159,13 @@ class Alone(Algorithm[Point]):
         return z
 
     def phases(self, t: int) -> tuple[AloneAt]:
-        return (AloneAt(self.S, 3, 4),)
+        return (AloneAt(Uniform(self.S), LocalSteps(3, 4)),)
 
     def point(self, state: Point) -> Point:
         return state
 
-    def own(self, state: Point) -> OwnPoint:
-        return OwnPoint(self)
+    def personal_model(self, state: Point) -> OwnPoint:
+        return OwnPoint(Same(), self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +243,7 @@ class InPlace(Remembering):
     """CD-MA with K = 3 and batches of 2, by in-place updates."""
 
     def phases(self, t: int) -> tuple[Controlled]:
-        return (Vandal(self.S),)
+        return (Vandal(Uniform(self.S), LocalSteps(3, 2)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +259,7 @@ class Faulty(Quadratic):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerStep(Quadratic):
+class InnerStep(Composed, Quadratic):
     """f(g(x), y) of the quadratic f, with g(x) = x - rho (A x + a): a step on what of f is in x alone."""
 
     rho: float = 0.3

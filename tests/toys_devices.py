@@ -15,11 +15,12 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim import draws
+from raysim.batch import Batch
 from raysim.data import Source, Splits, Table
 from raysim.devices import Population
-from raysim.phase import Batch, Uniform
+from raysim.phase import Uniform
 from raysim.point import Point
-from raysim.problems import Problem
+from raysim.problems import LabelScored, Problem, ScoredByRow
 from raysim.registry import STRICT
 from raysim.wire import Traffic
 from server.dispatch import AnyPhase, Ideal, Outcome, Streak
@@ -48,7 +49,7 @@ class Wells(Source):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Well(Problem):
+class Well(LabelScored, ScoredByRow, Problem):
     """F_k = h_k (x - c_k)^2 / 2 - y^2 / 2: the saddle is sum h c / sum h over whoever counts, and 0."""
 
     headline = "x"
@@ -201,7 +202,7 @@ class TwoKinds(Source):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LinearAUC(Problem):
+class LinearAUC(LabelScored, ScoredByRow, Problem):
     """The min-max form of the squared pairwise loss (Ying et al., 2016) with h = w'x: its w is that of `optimum`.
 
     Attributes:

@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 from torch import Tensor
 
+from raysim.algorithm import Algorithm
 from raysim.algorithms import ALGORITHMS
-from raysim.phase import Algorithm, Batch, Cohort, Pass, Phase, Reply
+from raysim.batch import Batch
+from raysim.phase import Cohort, Pass, Phase, Reply
 from raysim.point import Point
 from raysim.problems import Problem, Quadratic
 
@@ -76,7 +78,7 @@ class StruckPhase(Phase[Any, Any, Any, Any]):
         return self.of.remembers
 
     @property
-    def cohort(self) -> Cohort:
+    def cohort(self) -> Cohort:  # type: ignore[override]
         return self.of.cohort
 
     @property
@@ -93,7 +95,8 @@ class StruckPhase(Phase[Any, Any, Any, Any]):
         return self.of.start(sent, memory)
 
     def _step(self, of: Pass[Any, Any], problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
-        if self._now("during"):
+        here = " ".join(psutil.Process().cmdline())
+        if here.startswith("ray::ClientActor") and self._now("during"):  # not in the server's dry run
             os.kill(os.getpid(), signal.SIGKILL)
         return of.step(problem, sent, carry, batch)
 

@@ -9,8 +9,8 @@ import scipy  # whose parts are loaded where they are used: stats takes a second
 from numpy.typing import NDArray
 
 from cluster.report.runs import Runs, Setting
+from raysim.algorithm import Rate
 from raysim.algorithms import ALGORITHMS
-from raysim.phase import Rate
 
 CONFIDENCE = 0.95
 # Evaluations that a fit over rounds needs, and the part of a run's rounds that it leaves out: the start.

@@ -1,5 +1,6 @@
 """Algorithms: one file per paper's idea, both halves of it, phase by phase."""
 
+from raysim.algorithm import Algorithm
 from raysim.algorithms.catalyst_scaffold_s import CatalystScaffoldS
 from raysim.algorithms.cd_ma import CDMA
 from raysim.algorithms.cd_mage import CDMage, CDMagePlus
@@ -21,7 +22,6 @@ from raysim.algorithms.momentum_local_sgda import MomentumLocalSGDA
 from raysim.algorithms.parallel_sgda import ParallelSGDA
 from raysim.algorithms.sagda import SAGDA
 from raysim.algorithms.scaffold import SCAFFOLD
-from raysim.phase import Algorithm
 from raysim.registry import Registry
 
 ALGORITHMS = Registry(

@@ -30,8 +30,9 @@ from pydantic.dataclasses import dataclass as record
 
 from raysim import draws
 from raysim.algorithms import cd_mage
-from raysim.algorithms.stages import check_stages
-from raysim.phase import Algorithm, Batch
+from raysim.algorithms.settings import check_stages
+from raysim.batch import Batch
+from raysim.phase import LocalSteps
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -39,30 +40,30 @@ from raysim.registry import STRICT
 
 @dataclass(frozen=True, kw_only=True)
 class State(cd_mage.State):
-    """CD-MAGE's, the proximal centre and the stage that it is of."""
+    """CD-MAGE's state, the proximal centre and its stage."""
 
     centre: Point
     stage: int = 0
 
     def at(self, stage: int) -> "State":
-        """With the centre of `stage`: a new one begins where the one before has come."""
+        """Returns the state with the centre of `stage`; a new stage begins at the point that the one before reached."""
         return self if stage == self.stage else replace(self, centre=self.z, stage=stage)
 
 
 class Sent(NamedTuple):
-    """z_t, the estimate u_t, and the centre where there are proximal terms."""
+    """The message: z_t, the estimate u_t, and the centre where there are proximal terms."""
 
     z: Point
     u: Point
     centre: Point | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(cd_mage.Update):
     """CD-MAGE's corrected local steps, towards the centre in both blocks."""
 
-    theta: float = 0.0
-    stage: int = 0
+    theta: float
+    stage: int
 
     def sends(self, state: State) -> Sent:  # type: ignore[override]
         assert state.u is not None
@@ -81,7 +82,7 @@ class Update(cd_mage.Update):
 
 @cache
 def gaps(seed: int, K: int, steps: int, stage: int) -> tuple[int, ...]:
-    """Local steps of each of a stage's rounds: the gaps between the heads among `steps` coins of chance 1/K."""
+    """Returns the local steps of each round of a stage: the gaps between the heads of `steps` coins of chance 1/K."""
     for toss in itertools.count():
         heads = np.flatnonzero(draws.uniform(seed, "coins", stage, toss, np.arange(steps)) < 1 / K)
         if len(heads):
@@ -90,30 +91,23 @@ def gaps(seed: int, K: int, steps: int, stage: int) -> tuple[int, ...]:
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CatalystScaffoldS(Algorithm[cd_mage.State]):
+class CatalystScaffoldS(cd_mage.TwoPhases):
     """Catalyst-Scaffold-S: corrected local steps, randomly many, in proximal stages (Hou et al. 2021).
 
     Attributes:
-        seed: of the coins, supplied by the simulator.
-        S: clients per phase.
+        seed: seed of the coins, supplied by the simulator.
         K: mean number of local steps of a round.
-        batch: rows of a minibatch.
         eta: step size of both blocks.
         theta: weight of the proximal terms; 0 leaves them out.
         stage_steps: local steps of a stage.
-        random_steps: K is random; else each round takes exactly K.
-        same_clients: as for CD-MAGE.
+        random_steps: whether the number of a round's local steps is random; otherwise each round takes exactly K.
     """
 
     seed: NonNegativeInt
-    S: PositiveInt
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     theta: NonNegativeFloat = 0.0
     stage_steps: PositiveInt = 2000
     random_steps: bool = True
-    same_clients: bool = False
 
     def __post_init__(self) -> None:
         check_stages(self.stage_steps, self.K)
@@ -122,7 +116,7 @@ class CatalystScaffoldS(Algorithm[cd_mage.State]):
         return State(z=z, z_prev=z, centre=z)
 
     def local_steps(self, t: int) -> tuple[int, int]:
-        """The stage of round t and the local steps it takes."""
+        """Returns the stage of round t and the local steps that the round takes."""
         for stage in itertools.count():
             of_stage = self._gaps(stage)
             if t < len(of_stage):
@@ -132,11 +126,11 @@ class CatalystScaffoldS(Algorithm[cd_mage.State]):
 
     def phases(self, t: int) -> tuple[cd_mage.Collect, Update]:
         stage, K = self.local_steps(t)
-        steps = (self.S, K, self.batch, self.eta, self.eta, self.same_clients)
-        return cd_mage.Collect(self.S, self.batch), Update(*steps, self.theta, stage)
-
-    def point(self, state: cd_mage.State) -> Point:
-        return state.z
+        update = Update(
+            self.update_cohort, LocalSteps(K, self.batch),
+            eta=self.eta, gamma=self.eta, theta=self.theta, stage=stage,
+        )  # fmt: skip
+        return self.collect(), update
 
     def _gaps(self, stage: int) -> tuple[int, ...]:
         if self.random_steps:

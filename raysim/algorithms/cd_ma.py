@@ -20,13 +20,15 @@ from typing import ClassVar
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalUpdate, Rate, Reply
+from raysim.algorithm import Algorithm, Rate
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Reply, Uniform
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[Point, Point, Point, Point]):
     """K local descent-ascent steps from z_t; the server averages the last iterates."""
 
@@ -73,7 +75,7 @@ class CDMA(Algorithm[Point]):
         return z
 
     def phases(self, t: int) -> tuple[Update]:
-        return (Update(self.S, self.K, self.batch, self.eta, self.gamma),)
+        return (Update(Uniform(self.S), LocalSteps(self.K, self.batch), eta=self.eta, gamma=self.gamma),)
 
     def point(self, state: Point) -> Point:
         return state

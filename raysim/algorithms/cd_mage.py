@@ -23,7 +23,9 @@ from typing import ClassVar, NamedTuple
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Rate, Reply, Same, SinglePass, Uniform, WholeShard
+from raysim.algorithm import Algorithm, Rate
+from raysim.batch import Batch
+from raysim.phase import Cohort, LocalSteps, LocalUpdate, Reply, Same, SinglePass, Uniform, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -39,30 +41,20 @@ class State:
 
 
 class Query(NamedTuple):
-    """What gradient collection sends: z_t, and z_{t-1} where the estimator is recursive."""
+    """The message of gradient collection: z_t, and z_{t-1} where the estimator is recursive."""
 
     z: Point
     z_prev: Point | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Collect(SinglePass[State, Query, Point, Point]):
     """Gradient collection: exact local gradients, averaged into u_t."""
 
-    S: int
-    batch: int | None = None
     alpha: float = 1.0
     recursive: bool = False
 
     name = "collect"
-
-    @property
-    def cohort(self) -> Cohort:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> WholeShard:
-        return WholeShard(self.batch)
 
     @property
     def evaluations(self) -> float:
@@ -91,36 +83,22 @@ class Collect(SinglePass[State, Query, Point, Point]):
 
 
 class Correction(NamedTuple):
-    """What the parameter update sends."""
+    """The message of the parameter update: z_t and u_t."""
 
     z: Point
     u: Point
 
 
-@dataclass(frozen=True)
-class Update(SinglePass[State, Correction, Point, Point]):
+@dataclass(frozen=True, kw_only=True)
+class Update(LocalUpdate[State, Correction, Point, Point]):
     """Parameter update: K local steps, each with one minibatch at two points, corrected by u_t."""
 
-    S: int
-    K: int
-    batch: int | None
     eta: float
     gamma: float
-    same_clients: bool = False
-
-    name = "update"
-
-    @property
-    def cohort(self) -> Cohort:
-        return Same() if self.same_clients else Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
 
     @property
     def evaluations(self) -> float:
-        return 2 - 2 / self.K  # at k = 0 both gradients coincide, and a device needs neither
+        return 2 - 2 / self.work.K  # at k = 0 both gradients coincide, and a device needs neither
 
     def sends(self, state: State) -> Correction:
         assert state.u is not None
@@ -141,73 +119,82 @@ class Update(SinglePass[State, Correction, Point, Point]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CDMage(Algorithm[State]):
-    """CD-MAGE: exact local gradients of S clients correct the K local steps of S others (Xie et al. 2021, Alg. 1-3).
+class TwoPhases(Algorithm[State]):
+    """Settings of CD-MAGE and of methods that collect gradients and update parameters as it does.
 
     Attributes:
         S: clients per phase.
         K: local steps of the parameter update.
         batch: rows of a minibatch.
-        eta, gamma: primal and dual step size.
         same_clients: the update runs on the clients of the collection (the authors' code) instead of an independent
             draw (the paper).
     """
 
-    rate: ClassVar[Rate] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 1")
-
     S: PositiveInt
     K: PositiveInt
     batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
     same_clients: bool = False
 
     def init(self, z: Point) -> State:
         return State(z, z_prev=z)
 
-    def phases(self, t: int) -> tuple[Collect, Update]:
-        return Collect(self.S, self.batch), Update(self.S, self.K, self.batch, self.eta, self.gamma, self.same_clients)
+    def collect(self, alpha: float = 1.0, recursive: bool = False) -> Collect:
+        """Returns the gradient collection."""
+        return Collect(Uniform(self.S), WholeShard(self.batch), alpha=alpha, recursive=recursive)
+
+    @property
+    def update_cohort(self) -> Cohort:
+        """The clients of the parameter update."""
+        return Same() if self.same_clients else Uniform(self.S)
+
+    def update(self, eta: float, gamma: float) -> Update:
+        """Returns the parameter update with these step sizes."""
+        return Update(self.update_cohort, LocalSteps(self.K, self.batch), eta=eta, gamma=gamma)
 
     def point(self, state: State) -> Point:
         return state.z
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CDMagePlus(Algorithm[State]):
+class CDMage(TwoPhases):
+    """CD-MAGE: exact local gradients of S clients correct the K local steps of S others (Xie et al. 2021, Alg. 1-3).
+
+    Attributes:
+        eta, gamma: primal and dual step size.
+    """
+
+    rate: ClassVar[Rate] = Rate(Fraction(-1, 2), Fraction(-1, 2), "Xie et al. 2021, theorem 1")
+
+    eta: PositiveFloat
+    gamma: PositiveFloat
+
+    def phases(self, t: int) -> tuple[Collect, Update]:
+        return self.collect(), self.update(eta=self.eta, gamma=self.gamma)
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CDMagePlus(TwoPhases):
     """CD-MAGE+: CD-MAGE with a recursive-momentum gradient estimate and decaying steps (Xie et al. 2021, eq. 3, B.1).
 
     While alpha_t = 1 it is CD-MAGE with a decaying step: with c_alpha = 5 and rho = 1/5 until t + 1 = 55, with 10 and
     1/5 until 316. As in Algorithm 1, z_{t-1} is sent then too.
 
     Attributes:
-        S, K, batch, same_clients: as for CD-MAGE.
-        c_eta, c_gamma, c_alpha, rho: the schedules' constants; the theory has rho = 1/3.
+        c_eta, c_gamma, c_alpha, rho: constants of the schedules; the theory has rho = 1/3.
     """
 
     rate: ClassVar[Rate] = Rate(Fraction(-1, 3), Fraction(-2, 3), "Xie et al. 2021, theorem 2")
 
-    S: PositiveInt
-    K: PositiveInt
-    batch: PositiveInt
     c_eta: PositiveFloat
     c_gamma: PositiveFloat
     c_alpha: PositiveFloat
     rho: NonNegativeFloat = 1 / 3
-    same_clients: bool = False
-
-    def init(self, z: Point) -> State:
-        return State(z, z_prev=z)
 
     def alpha(self, t: int) -> float:
-        """alpha_t in [0, 1]; alpha_0 = 1, since nothing precedes the first estimate."""
+        """Returns alpha_t in [0, 1]; alpha_0 = 1, since nothing precedes the first estimate."""
         return 1.0 if t == 0 else min(1.0, self.c_alpha / (t + 1) ** (2 * self.rho))
 
     def phases(self, t: int) -> tuple[Collect, Update]:
         decay = (t + 1) ** self.rho
-        return (
-            Collect(self.S, self.batch, self.alpha(t), recursive=t > 0),
-            Update(self.S, self.K, self.batch, self.c_eta / decay, self.c_gamma / decay, self.same_clients),
-        )
-
-    def point(self, state: State) -> Point:
-        return state.z
+        collect = self.collect(alpha=self.alpha(t), recursive=t > 0)
+        return collect, self.update(eta=self.c_eta / decay, gamma=self.c_gamma / decay)

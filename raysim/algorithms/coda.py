@@ -35,16 +35,18 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Phase, Reply, SinglePass, Uniform
+from raysim.algorithms.settings import Decay, Staged, StageSteps
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Phase, Reply, SinglePass
 from raysim.point import Point
+from raysim.problems.abilities import ClosedFormDual
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
 @dataclass(frozen=True)
 class State:
-    """z_t, the proximal centre and the stage that it is of; c is CODASCA's."""
+    """z_t, the proximal centre and its stage; c is the server's control variate of CODASCA."""
 
     z: Point
     centre: Tensor
@@ -52,12 +54,12 @@ class State:
     c: Point | None = None
 
     def at(self, stage: int) -> "State":
-        """With the centre of `stage`: a new one begins where the one before has come."""
+        """Returns the state with the centre of `stage`; a new stage begins at the point that the one before reached."""
         return self if stage == self.stage else replace(self, centre=self.z.x, stage=stage)
 
 
 class Sent(NamedTuple):
-    """z_t, the centre where there is a proximal term, and CODASCA's c."""
+    """The message: z_t, the centre where there is a proximal term, and CODASCA's c."""
 
     z: Point
     centre: Tensor | None
@@ -65,11 +67,11 @@ class Sent(NamedTuple):
 
 
 def proximal(g: Point, z: Point, sent: Sent, theta: float) -> Point:
-    """The gradient with that of the proximal term in x."""
+    """Adds the gradient of the proximal term, theta (x - centre), to that of x."""
     return g if sent.centre is None else Point(g.x + theta * (z.x - sent.centre), g.y)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[State, Sent, Point, Point]):
     """CODA+: K proximal local steps; the server averages the last iterates."""
 
@@ -95,61 +97,49 @@ class Update(LocalUpdate[State, Sent, Point, Point]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CODAPlus(Algorithm[State]):
-    """CODA+: proximal local steps in stages of falling step size (Yuan et al. 2021, Alg. 1-2; Xie et al. 2021, 5).
+class Proximal(Staged[State]):
+    """Settings of proximal local steps in stages of falling step size.
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
         eta: step size of both blocks in the first stage.
         theta: weight of the proximal term in x; 0 leaves it out.
-        stage_steps: local steps of a stage, the whole rounds of which are played; a list of lengths has one more stage
-            after it, without end.
+        stage_steps: local steps of every stage, the whole rounds of which are played, or a list of lengths, after which
+            comes one more stage without end.
         decay: what the step size is divided by after a stage.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     theta: NonNegativeFloat = 0.0
     stage_steps: StageSteps = 2000
     decay: Decay = 3.0
 
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
+    def point(self, state: State) -> Point:
+        return state.z
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class CODAPlus(Proximal):
+    """CODA+: proximal local steps in stages of falling step size (Yuan et al. 2021, Alg. 1-2; Xie et al. 2021, 5)."""
 
     def init(self, z: Point) -> State:
         return State(z, z.x)
 
     def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
-        stage = stage_of(t, self.stage_steps, self.K)
+        stage = self.stage(t)
         eta = self.eta / self.decay**stage
-        return (Update(self.S or self.clients, self.K, self.batch, eta, self.theta, stage),)
+        return (Update(self.cohort, self.steps, eta=eta, theta=self.theta, stage=stage),)
 
-    def point(self, state: State) -> Point:
-        return state.z
+
+def best_dual(problem: Problem, z: Point, batch: Batch) -> Tensor:
+    """Returns the y (D_y,) that maximises F(x, y) on the batch where the problem knows it in closed form, else z.y."""
+    return problem.best_dual(z, batch) if isinstance(problem, ClosedFormDual) else z.y
 
 
 @dataclass(frozen=True)
 class BestDual(SinglePass[State, Point, Tensor, Tensor]):
     """CODA: the mean of the y that maximise f on a minibatch of each client, where there is a closed form."""
 
-    S: int
-    batch: int
-
     name = "dual"
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(1, self.batch)
 
     def sends(self, state: State) -> Point:
         return state.z
@@ -158,7 +148,7 @@ class BestDual(SinglePass[State, Point, Tensor, Tensor]):
         return sent.y
 
     def step(self, problem: Problem, sent: Point, y: Tensor, batch: Batch) -> Tensor:
-        return problem.best_dual(sent, batch)
+        return problem.apply(best_dual, sent, batch)  # type: ignore[no-any-return]
 
     def finish(self, sent: Point, y: Tensor) -> Reply[Tensor]:
         return Reply(y)
@@ -172,7 +162,6 @@ class CODA(CODAPlus):
     """CODA: CODA+ whose stages begin with the best y in closed form, where the problem has one (Guo et al. 2020).
 
     Attributes:
-        clients, S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
         dual_batch: rows of each client from which the best y is taken.
     """
 
@@ -180,8 +169,8 @@ class CODA(CODAPlus):
 
     def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
         update = super().phases(t)
-        begins = t > 0 and stage_of(t, self.stage_steps, self.K) > stage_of(t - 1, self.stage_steps, self.K)
-        return (BestDual(self.S or self.clients, self.dual_batch), *update) if begins else update
+        begins = t > 0 and self.stage(t) > self.stage(t - 1)
+        return (BestDual(self.cohort, LocalSteps(1, self.dual_batch)), *update) if begins else update
 
 
 class Controlled(NamedTuple):
@@ -193,13 +182,13 @@ class Controlled(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What CODASCA's clients upload: the last point and the change of c_i."""
+    """The upload of CODASCA's clients: the last point and the change of c_i."""
 
     z: Point
     dc: Point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ControlledUpdate(LocalUpdate[State, Sent, Controlled, Changed]):
     """CODASCA: K proximal local steps corrected by c - c_i; the server steps towards the mean and updates c."""
 
@@ -227,7 +216,7 @@ class ControlledUpdate(LocalUpdate[State, Sent, Controlled, Changed]):
         return Controlled(z.descent_ascent(d, self.eta, self.eta), total + g, c_i)
 
     def finish(self, sent: Sent, carry: Controlled) -> Reply[Changed]:
-        c_new = (1 / self.K) * carry.sum
+        c_new = (1 / self.work.K) * carry.sum
         return Reply(Changed(carry.z, c_new - carry.c_i), c_new)
 
     def absorb(self, state: State, mean: Changed, accepted: int) -> State:
@@ -237,38 +226,24 @@ class ControlledUpdate(LocalUpdate[State, Sent, Controlled, Changed]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CODASCA(Algorithm[State]):
+class CODASCA(Proximal):
     """CODASCA: CODA+ with control variates and a server step (Yuan et al. 2021, Alg. 3-4; Xie et al. 2021, 5).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S, K, batch, eta, theta, stage_steps, decay: as for CODA+.
         eta_g: the server's step towards the mean of the clients' points, in both blocks.
         dual_control: whether dual steps are corrected too; the code of Xie et al. does not.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    theta: NonNegativeFloat = 0.0
-    stage_steps: StageSteps = 2000
-    decay: Decay = 3.0
     eta_g: PositiveFloat = 1.0
     dual_control: bool = True
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z, z.x, c=z.zeros_like())
 
     def phases(self, t: int) -> tuple[ControlledUpdate]:
-        stage = stage_of(t, self.stage_steps, self.K)
-        eta = self.eta / self.decay**stage
-        local = (self.S or self.clients, self.K, self.batch, eta, self.theta, stage)
-        return (ControlledUpdate(*local, self.clients, self.eta_g, self.dual_control),)
-
-    def point(self, state: State) -> Point:
-        return state.z
+        stage = self.stage(t)
+        update = ControlledUpdate(
+            self.cohort, self.steps, eta=self.eta / self.decay**stage, theta=self.theta, stage=stage,
+            clients=self.clients, eta_g=self.eta_g, dual_control=self.dual_control,
+        )  # fmt: skip
+        return (update,)

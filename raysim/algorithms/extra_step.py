@@ -20,28 +20,26 @@ from typing import NamedTuple
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
+from raysim.algorithm import Algorithm
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Reply, Uniform
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
 class Carry(NamedTuple):
-    """z, and between the two halves of a step the point extrapolated from it."""
+    """The local point z, and between the two halves of a step the point extrapolated from it."""
 
     z: Point
     ahead: Point | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[Point, Point, Carry, Point]):
     """K extra-gradient steps from z_t; the server averages the last z."""
 
     eta: float
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(2 * self.K, self.batch)
 
     def sends(self, state: Point) -> Point:
         return state
@@ -82,7 +80,7 @@ class ExtraStepLocalSGD(Algorithm[Point]):
         return z
 
     def phases(self, t: int) -> tuple[Update]:
-        return (Update(self.S, self.K, self.batch, self.eta),)
+        return (Update(Uniform(self.S), LocalSteps(2 * self.K, self.batch), eta=self.eta),)
 
     def point(self, state: Point) -> Point:
         return state

@@ -33,20 +33,21 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.algorithms.personal import Model, Personal, Steps, Training, clipped
-from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply
+from raysim.batch import Batch
+from raysim.phase import Installed, LocalSteps, Pass, Reply
 from raysim.point import Point
 from raysim.privacy import LocalPrivacy
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WholeModel(Training[Point, Any, Any, Any]):
     """A phase whose clients take K steps of whole models. The carry begins with a point.
 
     Attributes:
-        K: how many.
-        extractor_size: of the point's numbers, those of the extractor.
+        K: number of steps.
+        extractor_size: how many of the point's numbers, its first, are the extractor's.
     """
 
     K: int
@@ -60,25 +61,24 @@ class WholeModel(Training[Point, Any, Any, Any]):
         return state
 
     def step(self, problem: Problem, sent: Any, carry: Any, batch: Batch) -> Any:
-        """Client: one step."""
+        """Client: returns the carry after one step."""
         return self.stepped(problem, carry, batch)
 
     def stepped(self, problem: Problem, z: Point, batch: Batch) -> Point:
-        """z after a step on its cross-entropy."""
+        """Returns z after a step on its cross-entropy."""
         g = clipped(problem.gradient(z, batch).x, self.steps.clip)
         return Point(z.x - self.steps.eta_u * g, z.y)
 
     def split(self, z: Point) -> Model:
-        """z's extractor and head."""
+        """Returns the extractor and the head of z."""
         return Model(z.x[: self.extractor_size], z.x[self.extractor_size :])
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class WholeModels(Personal[Point]):
-    """Settings of these methods.
+    """Settings of methods whose clients step the whole of their models.
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         K: local steps.
         eta: their size.
     """
@@ -93,14 +93,14 @@ class WholeModels(Personal[Point]):
         return state
 
     @property
-    def sizes(self) -> tuple[int, Steps, int, int]:
-        """What a WholeModel is of."""
-        return self.cohort_size, Steps(self.batch, self.eta, self.eta, self.clip), self.K, self.extractor_size
+    def steps(self) -> Steps:
+        """The settings of the local steps, the same for heads and extractors."""
+        return Steps(self.batch, self.eta, self.eta, self.clip)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Average(WholeModel):
-    """FedAvg's: from the received model, to what it has moved by."""
+    """FedAvg's phase: clients start from the received model and upload by how much it has moved."""
 
     private: LocalPrivacy | None
 
@@ -126,28 +126,27 @@ class FedAvg(WholeModels):
     """FedAvg on a classifier: everybody has the mean of the clients' models, or tunes it (McMahan et al. 2017, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
-        K: local steps.
-        eta: their size, in tuning too.
         privacy: of the difference that is sent: {epsilon, delta, clip}; none without.
     """
 
     privacy: LocalPrivacy | None = None
 
     def training(self, t: int) -> Average:
-        return Average(*self.sizes, self.privacy)
+        return Average(
+            self.cohort, self.steps, K=self.K, extractor_size=self.extractor_size, private=self.privacy
+        )  # fmt: skip
 
 
 class Two(NamedTuple):
-    """The common model on its way, and the client's own."""
+    """Carries the common model on its way, and the client's own."""
 
     z: Point
     own: Point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Regularised(WholeModel):
-    """Ditto's: FedAvg, and beside it steps of the client's own model."""
+    """Ditto's phase: FedAvg, and with it steps of the client's own model."""
 
     weight: float
 
@@ -181,21 +180,21 @@ class Ditto(WholeModels):
     """Ditto: FedAvg, and personal models that stay near its (Li et al. 2021, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         K: local steps, of each of a client's two models.
-        eta: their size.
         weight: lambda, of the distance from the common model.
     """
 
     weight: NonNegativeFloat
 
     def training(self, t: int) -> Regularised:
-        return Regularised(*self.sizes, self.weight)
+        return Regularised(
+            self.cohort, self.steps, K=self.K, extractor_size=self.extractor_size, weight=self.weight
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Alone(WholeModel):
-    """Steps of the client's own model, of which nothing is sent."""
+    """Takes steps of the client's own model, of which nothing is sent."""
 
     remembers = True
 
@@ -217,13 +216,7 @@ class Alone(WholeModel):
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class LocalOnly(WholeModels):
-    """Every client trains alone: what personalised methods are to be better than.
-
-    Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
-        K: local steps in a round.
-        eta: their size.
-    """
+    """Training alone: every client trains its own model, the baseline that personalised methods are to beat."""
 
     def training(self, t: int) -> Alone:
-        return Alone(*self.sizes)
+        return Alone(self.cohort, self.steps, K=self.K, extractor_size=self.extractor_size)

@@ -35,8 +35,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from raysim.algorithms.personal import OwnHeads, Personal, Steps, clipped
+from raysim.batch import Batch
 from raysim.derivative import gradients
-from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply, WholeShard
+from raysim.phase import Installed, LocalSteps, Pass, Reply, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.problems.stochastic import StochasticClassification
@@ -44,7 +45,7 @@ from raysim.registry import STRICT
 
 
 class Gaussians(NamedTuple):
-    """Of the classes: means and standard deviations (C, d)."""
+    """Gaussians of the classes: means and standard deviations (C, d)."""
 
     mean_Cd: Tensor
     std_Cd: Tensor
@@ -58,7 +59,7 @@ class Experts(NamedTuple):
 
 
 def divergence(mean: Tensor, std: Tensor, of_mean: Tensor, of_std: Tensor) -> Tensor:
-    """KL(N(mean, std^2) || N(of_mean, of_std^2)), summed over the last axis."""
+    """Returns KL(N(mean, std^2) || N(of_mean, of_std^2)), summed over the last axis."""
     squares = (std**2 + (mean - of_mean) ** 2) / of_std**2
     return (torch.log(of_std / std) + squares / 2 - 1 / 2).sum(-1)
 
@@ -72,7 +73,7 @@ def bottleneck_gradients(
     reverse: bool,
     batch: Batch,
 ) -> tuple[Tensor, Tensor]:
-    """With respect to u and v, of the cross-entropy over draws plus weight times the divergence."""
+    """Returns the gradients by u and v of the cross-entropy over draws plus weight times the divergence."""
     # one_hot, not indexing: this is differentiated and mapped over clients
     classes = one_hot(batch.labels, len(prior.mean_Cd)).to(prior.mean_Cd.dtype)
     given = (classes @ prior.mean_Cd, classes @ prior.std_Cd)
@@ -87,7 +88,7 @@ def bottleneck_gradients(
 
 
 def experts(problem: StochasticClassification, u: Tensor, batch: Batch, classes: int) -> Experts:
-    """The product of the rows' codes, by class."""
+    """Returns the product of the rows' codes, by class."""
     mean, std = problem.encoded(problem.features(u, batch))
     of_BC = one_hot(batch.labels, classes).to(mean.dtype) * (batch.weights > 0)[:, None]
     return Experts(of_BC.mT @ std**-2, of_BC.mT @ (mean * std**-2))
@@ -102,7 +103,7 @@ class State(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """As the state. The first head was there from the start, and is not sent."""
+    """The message: the state, but for the first head, which is installed and not sent."""
 
     u: Tensor
     v: Installed
@@ -110,7 +111,7 @@ class Sent(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The client's model, and the product of its experts so far."""
+    """Carries the client's model, and the product of its experts so far."""
 
     u: Tensor
     v: Tensor
@@ -118,13 +119,13 @@ class Carry(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """The extractor, and the client's experts."""
+    """The upload: the extractor, and the client's experts."""
 
     u: Tensor
     experts: Experts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(OwnHeads[State, Sent, Carry, Upload]):
     """Steps of extractor and head at once, then a look at the codes."""
 
@@ -185,7 +186,6 @@ class FedCR(Personal[State]):
     """FedCR: a common stochastic extractor, codes held to common distributions, personal heads (Zhang et al. 2023).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         classes, code_size: C and d, supplied by the simulator.
         K: local steps.
         eta: their size, in tuning too.
@@ -207,8 +207,10 @@ class FedCR(Personal[State]):
 
     def training(self, t: int) -> Update:
         steps = Steps(self.batch, self.eta, self.eta, self.clip)
-        sizes = (self.K, self.weight, self.beta_2, self.reverse_kl, self.classes, self.code_size)
-        return Update(self.cohort_size, steps, *sizes)
+        return Update(
+            self.cohort, steps, K=self.K, weight=self.weight, beta_2=self.beta_2, reverse=self.reverse_kl,
+            classes=self.classes, code=self.code_size,
+        )  # fmt: skip
 
     def point(self, state: State) -> Point:
         return Point(torch.cat((state.u, state.v)), state.v.new_zeros(0))

@@ -17,24 +17,21 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms import cd_mage
-from raysim.phase import Algorithm
+from raysim.algorithms.settings import Sampled
+from raysim.phase import LocalSteps, Same, WholeShard
 from raysim.point import Point
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedGDAGT(Algorithm[cd_mage.State]):
+class FedGDAGT(Sampled[cd_mage.State]):
     """FedGDA-GT: exact local steps corrected by the mean gradient (Sun & Wei 2022, Alg. 2).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
         K: local steps, each on the whole shard.
         eta: step size of both blocks.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
     K: PositiveInt
     eta: PositiveFloat
 
@@ -42,8 +39,8 @@ class FedGDAGT(Algorithm[cd_mage.State]):
         return cd_mage.State(z, z_prev=z)
 
     def phases(self, t: int) -> tuple[cd_mage.Collect, cd_mage.Update]:
-        S = self.S or self.clients
-        return cd_mage.Collect(S), cd_mage.Update(S, self.K, None, self.eta, self.eta, same_clients=True)
+        update = cd_mage.Update(Same(), LocalSteps(self.K, None), eta=self.eta, gamma=self.eta)
+        return cd_mage.Collect(self.cohort, WholeShard()), update
 
     def point(self, state: cd_mage.State) -> Point:
         return state.z

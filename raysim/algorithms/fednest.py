@@ -20,11 +20,13 @@ S (2|x| + (2 inner + 1)|y|) floats, since the same clients keep what did not cha
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.phase import Algorithm, Batch, Cohort, LocalSteps, Reply, Same, SinglePass, Uniform, WholeShard
+from raysim.algorithms.settings import DescentAscent
+from raysim.batch import Batch
+from raysim.phase import Cohort, LocalUpdate, Reply, Same, SinglePass, WholeShard
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -40,31 +42,21 @@ class State(NamedTuple):
 
 
 def of(z: Point, block: Block) -> Tensor:
-    """One block of the point."""
+    """Returns one block of the point."""
     return z.x if block == "x" else z.y
 
 
 def with_(z: Point, block: Block, v: Tensor) -> Point:
-    """The point with another block."""
+    """Returns the point with another block in the place of one of its own."""
     return replace(z, x=v) if block == "x" else replace(z, y=v)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Collect(SinglePass[State, Point, Tensor, Tensor]):
     """Exact local gradients of one block, averaged."""
 
     name: str
-    S: int | None
     block: Block
-    batch: int
-
-    @property
-    def cohort(self) -> Cohort:
-        return Same() if self.S is None else Uniform(self.S)
-
-    @property
-    def work(self) -> WholeShard:
-        return WholeShard(self.batch)
 
     def sends(self, state: State) -> Point:
         return state.z
@@ -82,27 +74,17 @@ class Collect(SinglePass[State, Point, Tensor, Tensor]):
         return state._replace(g=mean)
 
 
-@dataclass(frozen=True)
-class Update(SinglePass[State, State, Tensor, Tensor]):
+@dataclass(frozen=True, kw_only=True)
+class Update(LocalUpdate[State, State, Tensor, Tensor]):
     """K corrected local steps of one block; the server averages the last iterates."""
 
     name: str
     block: Block
-    K: int
-    batch: int
     step_size: float
 
     @property
-    def cohort(self) -> Same:
-        return Same()
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
-
-    @property
     def evaluations(self) -> float:
-        return 2 - 2 / self.K  # at k = 0 both gradients coincide, and a device needs neither
+        return 2 - 2 / self.work.K  # at k = 0 both gradients coincide, and a device needs neither
 
     def sends(self, state: State) -> State:
         return state
@@ -125,40 +107,28 @@ class Update(SinglePass[State, State, Tensor, Tensor]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedNest(Algorithm[State]):
+class FedNest(DescentAscent[State]):
     """FedNest: corrected local steps on y, several rounds of them, then on x (Tarzanagh et al. 2022).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
         inner: rounds on y for each on x.
-        K: local steps of each.
-        batch: rows of a minibatch.
-        eta, gamma: primal and dual step size.
+        K: local steps of each of these rounds.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
     inner: PositiveInt = 1
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
 
     def init(self, z: Point) -> State:
         return State(z)
 
     def phases(self, t: int) -> tuple[Collect | Update, ...]:
+        def nested(cohort: Cohort, suffix: str, block: Block, step_size: float) -> tuple[Collect, Update]:
+            collect = Collect(cohort, WholeShard(self.batch), name=f"collect {suffix}", block=block)
+            return collect, Update(Same(), self.steps, name=f"update {suffix}", block=block, step_size=step_size)
+
         phases: list[Collect | Update] = []
         for i in range(self.inner):
-            first = (self.S or self.clients) if i == 0 else None
-            phases.append(Collect(f"collect y{i}", first, "y", self.batch))
-            phases.append(Update(f"update y{i}", "y", self.K, self.batch, self.gamma))
-        return (
-            *phases,
-            Collect("collect x", None, "x", self.batch),
-            Update("update x", "x", self.K, self.batch, self.eta),
-        )
+            phases += nested(self.cohort if i == 0 else Same(), f"y{i}", "y", self.gamma)
+        return (*phases, *nested(Same(), "x", "x", self.eta))
 
     def point(self, state: State) -> Point:
         return state.z

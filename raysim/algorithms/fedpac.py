@@ -42,8 +42,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from raysim.algorithms.personal import OwnHeads, Personal, Steps, clipped
+from raysim.batch import Batch
 from raysim.derivative import gradients
-from raysim.phase import Addressed, Batch, Cohort, Gathered, Installed, LocalSteps, Pass, Phase, Reply, Same, WholeShard
+from raysim.phase import Addressed, Cohort, Gathered, Installed, LocalSteps, Pass, Phase, Reply, Same, WholeShard
 from raysim.point import Point
 from raysim.problems.classification import Classification
 from raysim.problems.problem import Problem
@@ -51,19 +52,19 @@ from raysim.registry import STRICT
 
 
 class Moments(NamedTuple):
-    """Of a client's features: by class the sums of weights times features (C, d), of their squares, and rows (C,)."""
+    """Moments of a client's features: by class sums of weights times features (C, d), of squares, and rows (C,)."""
 
     h_Cd: Tensor
     square: Tensor
     rows_C: Tensor
 
     def centroids_Cd(self) -> Tensor:
-        """The mean features of each class that has rows, if the weights are shares of all of them."""
+        """Returns the mean features of each class that has rows, if the weights are shares of all of them."""
         return self.h_Cd * (self.rows_C.sum() / self.rows_C.clamp(min=1))[:, None]
 
 
 def moments(problem: Classification, u: Tensor, batch: Batch, classes: int) -> Moments:
-    """Those of a batch."""
+    """Returns the moments of a batch."""
     features = problem.features(u, batch)
     of_BC = one_hot(batch.labels, classes).to(features.dtype)
     there_B = (batch.weights > 0).to(features.dtype)
@@ -74,7 +75,7 @@ def moments(problem: Classification, u: Tensor, batch: Batch, classes: int) -> M
 def aligned_gradient(
     problem: Classification, u: Tensor, v: Tensor, centroids_Cd: Tensor, weight: float, batch: Batch
 ) -> Tensor:
-    """grad_u of f + weight E ||phi - c||^2 / d, of u's shape, c being the centroid of the row's class."""
+    """Returns grad_u of f + weight E ||phi - c||^2 / d, of u's shape, c being the centroid of the row's class."""
     target = one_hot(batch.labels, len(centroids_Cd)).to(centroids_Cd.dtype) @ centroids_Cd
 
     def value(u: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ def aligned_gradient(
 
 
 def shares_of_heads(h_SD: NDArray[np.float64], V_S: NDArray[np.float64]) -> NDArray[np.float64]:
-    """alpha (S, S): what each client's mixed head has of each head. Rows sum to 1.
+    """Returns alpha (S, S), the share of each head in each client's mixed head. Rows sum to 1.
 
     With P = diag(V) + the Gram matrix of h_i - h_j, x = argmin over x >= 0 of x' P x + (1 - sum x)^2 has the conditions
     of the minimum of alpha' P alpha over the simplex, up to scale, and is a problem of non-negative least squares.
@@ -103,7 +104,7 @@ def shares_of_heads(h_SD: NDArray[np.float64], V_S: NDArray[np.float64]) -> NDAr
 
 
 class Centroids(NamedTuple):
-    """Of the classes, (C, d), and 1 where the round before had rows of the class, (C,)."""
+    """Centroids of the classes (C, d), and (C,) numbers that are 1 where the round before had rows of the class."""
 
     c_Cd: Tensor
     there_C: Tensor
@@ -119,7 +120,7 @@ class State(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The common extractor and the centroids; the first head was there from the start."""
+    """The message: the common extractor and the centroids; the first head is installed and not sent."""
 
     u: Tensor
     v: Installed
@@ -127,7 +128,7 @@ class Sent(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The client's model, and its features under the received extractor and under its own."""
+    """Carries the client's model, and the moments of its features under the received extractor and under its own."""
 
     u: Tensor
     v: Tensor
@@ -136,7 +137,7 @@ class Carry(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a client's head is mixed by, and the head."""
+    """The statistics that a client's head is mixed by, and the head."""
 
     v: Tensor
     h_Cd: Tensor
@@ -144,7 +145,7 @@ class Statistics(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends: the sums (C, d) of its classes' features and their rows (C,) are averaged as they are."""
+    """The upload: the sums (C, d) of the classes' features and their rows (C,) are averaged as they are."""
 
     u: Tensor
     sums_Cd: Tensor
@@ -152,7 +153,7 @@ class Upload(NamedTuple):
     own: Gathered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(OwnHeads[State, Sent, Carry, Upload]):
     """Local steps and statistics."""
 
@@ -213,7 +214,7 @@ def _plus(a: Moments, b: Moments) -> Moments:
 
 
 def _mixed(of: Mapping[int, Statistics]) -> dict[int, Tensor]:
-    """By client."""
+    """Returns the mixed head of each client."""
     h_SD = torch.stack([each.h_Cd.flatten() for each in of.values()]).double().numpy()
     V_S = torch.stack([each.V for each in of.values()]).double().numpy()
     heads = torch.stack([each.v for each in of.values()])
@@ -223,15 +224,13 @@ def _mixed(of: Mapping[int, Statistics]) -> dict[int, Tensor]:
 
 @dataclass(frozen=True)
 class Delivery(Phase[State, Any, Tensor, tuple[()]]):
-    """Clients get the heads that are mixed for them."""
+    """Sends clients the heads that are mixed for them."""
+
+    cohort: Cohort
 
     name = "heads"
     remembers = True
     passes = ()
-
-    @property
-    def cohort(self) -> Cohort:
-        return Same()
 
     def sends(self, state: State) -> Addressed:
         return Addressed(state.mixed, state.v)
@@ -251,7 +250,6 @@ class FedPAC(Personal[State]):
     """FedPAC: a common extractor, features near common centroids, heads mixed for each client (Xu et al. 2023, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         classes, feature_size: C and d, supplied by the simulator.
         K_v, K_u: local steps of the head and of the extractor.
         eta_v, eta_u: their sizes.
@@ -273,11 +271,13 @@ class FedPAC(Personal[State]):
 
     def training(self, t: int) -> Update:
         steps = Steps(self.batch, self.eta_v, self.eta_u, self.clip)
-        sizes = (self.K_v, self.K_u, self.weight, self.classes, self.feature_size, self.combine)
-        return Update(self.cohort_size, steps, *sizes)
+        return Update(
+            self.cohort, steps, K_v=self.K_v, K_u=self.K_u, weight=self.weight, classes=self.classes,
+            features=self.feature_size, combine=self.combine,
+        )  # fmt: skip
 
     def phases(self, t: int) -> tuple[Phase[State, Any, Any, Any], ...]:
-        return (self.training(t), Delivery()) if self.combine else (self.training(t),)
+        return (self.training(t), Delivery(Same())) if self.combine else (self.training(t),)
 
     def point(self, state: State) -> Point:
         return Point(torch.cat((state.u, state.v)), state.v.new_zeros(0))

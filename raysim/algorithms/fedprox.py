@@ -18,17 +18,18 @@ and downloads S|z| floats.
 
 from dataclasses import dataclass
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass as record
 
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
+from raysim.algorithms.settings import Staged
+from raysim.batch import Batch
+from raysim.phase import LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[Point, Point, Point, Point]):
     """K local steps from z_t, drawn back to it; the server averages the last iterates."""
 
@@ -54,38 +55,22 @@ class Update(LocalUpdate[Point, Point, Point, Point]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedProx(Algorithm[Point]):
+class FedProx(Staged[Point]):
     """FedProx: local SGD with a proximal term around the global model (Li et al. 2020, Alg. 2).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
         eta: step size.
         mu: weight of the proximal term.
-        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
-        decay: what the step size is divided by after a stage.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     mu: NonNegativeFloat
-    stage_steps: StageSteps = ()
-    decay: Decay = 10.0
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> Point:
         return z
 
     def phases(self, t: int) -> tuple[Update]:
-        eta = self.eta / self.decay ** stage_of(t, self.stage_steps, self.K)
-        return (Update(self.S or self.clients, self.K, self.batch, eta, self.mu),)
+        return (Update(self.cohort, self.steps, eta=self.eta / self.decay ** self.stage(t), mu=self.mu),)
 
     def point(self, state: Point) -> Point:
         return state

@@ -28,7 +28,7 @@ head that everybody has from the start. The server steps along the mean of the g
 lambda/2 of the objective, as in algorithm 2 and A.3. A round downloads and uploads S|u| floats.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -38,8 +38,9 @@ from torch import Tensor
 
 from raysim.algorithms import personal
 from raysim.algorithms.personal import CommonExtractor, Model, Sent, clipped
+from raysim.batch import Batch
 from raysim.derivative import gradients
-from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply, WholeShard
+from raysim.phase import Installed, LocalSteps, Pass, Reply, WholeShard
 from raysim.privacy import LocalPrivacy
 from raysim.problems.classification import Classification
 from raysim.problems.problem import Problem
@@ -51,7 +52,7 @@ Shrink = Annotated[float, Field(gt=0, le=1)]
 def consistent_gradient(
     problem: Classification, u: Tensor, v: Tensor, u_0: Tensor, weight: float, rows_B: Tensor, batch: Batch
 ) -> Tensor:
-    """grad_u of f + (weight / 2) H, of u's shape; rows_B (B,) is what H has of each row."""
+    """Returns grad_u of f + (weight / 2) H, of u's shape; rows_B (B,) are the weights of the rows in H."""
     target = problem.features(u_0, batch)
 
     def value(u: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ def consistent_gradient(
 
 
 def consistency_gradient(problem: Classification, u: Tensor, other: Tensor, rows_B: Tensor, batch: Batch) -> Tensor:
-    """The gradient of H with respect to u, whichever of the two extractors that is: H is symmetric."""
+    """Returns the gradient of H with respect to u, whichever of the two extractors that is: H is symmetric."""
     target = problem.features(other, batch)
     return gradients(lambda u: distance(problem.features(u, batch), target, rows_B), u)[0]
 
@@ -71,7 +72,7 @@ def consistency_gradient(problem: Classification, u: Tensor, other: Tensor, rows
 def consistency_gradients(
     problem: Classification, u: Tensor, u_0: Tensor, rows_B: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor]:
-    """grad_u and grad_{u_0} of H."""
+    """Returns grad_u and grad_{u_0} of H."""
 
     def value(u: Tensor, u_0: Tensor) -> Tensor:
         return distance(problem.features(u, batch), problem.features(u_0, batch), rows_B)
@@ -81,12 +82,12 @@ def consistency_gradients(
 
 
 def distance(a: Tensor, b: Tensor, rows_B: Tensor) -> Tensor:
-    """The weighted sum over rows of the squared distances of features (B, d)."""
+    """Returns the weighted sum over rows of the squared distances of features (B, d)."""
     return (rows_B * ((a - b) ** 2).sum(-1)).sum()
 
 
 class Carry(NamedTuple):
-    """The client's model, and the gradient of H at u_0 so far."""
+    """Carries the client's model, and the gradient of H at u_0 so far."""
 
     u: Tensor
     v: Tensor
@@ -95,25 +96,25 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps(personal.Steps):
-    """What local steps are taken with, and the server's: as FedReCo has them."""
+    """The settings of FedReCo's local steps and of the server's."""
 
     eta_0: float
     weight: float
     reduction: Literal["sum", "mean"]
 
     def rows_B(self, batch: Batch) -> Tensor:
-        """(B,) what H has of each row."""
+        """Returns the weights (B,) of the rows in H."""
         return batch.weights if self.reduction == "mean" else (batch.weights > 0).to(batch.weights.dtype)
 
 
 AnyCarry = TypeVar("AnyCarry", "Carry", "ReducedCarry")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training(personal.Training[Model, Sent, AnyCarry, Tensor]):
-    """What rounds with and without variance reduction share: whose model is whose, and the server's steps."""
+    """The common parts of rounds with and without variance reduction: the models and the server's steps."""
 
-    steps: Steps
+    steps: Steps = field(kw_only=False)
     K_v: int
     K_u: int
     private: LocalPrivacy | None
@@ -143,9 +144,9 @@ class Training(personal.Training[Model, Sent, AnyCarry, Tensor]):
         return Pass(LocalSteps(K, self.steps.batch), self.extractor, 4 / 3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(Training[Carry]):
-    """Steps of the head, then of the extractor; what is sent is the gradient of H at the common extractor."""
+    """Takes steps of the head, then of the extractor, and uploads the gradient of H at the common extractor."""
 
     shard_gradient: bool
 
@@ -169,7 +170,7 @@ class Update(Training[Carry]):
 
 
 class ReducedOwn(NamedTuple):
-    """What a client keeps: its model, the gradient of H at it over all its rows, and the u_0 that this is at."""
+    """A client's memory: its model, the gradient of H there over all its rows, and the u_0 of that gradient."""
 
     u: Tensor
     v: Tensor
@@ -178,7 +179,7 @@ class ReducedOwn(NamedTuple):
 
 
 class ReducedCarry(NamedTuple):
-    """The client's model, what it kept of the round before, and the gradients of H at u_i and at u_0 so far."""
+    """Carries the client's model, its memory of the round before, and the gradients of H at u_i and u_0 so far."""
 
     u: Tensor
     v: Tensor
@@ -189,7 +190,7 @@ class ReducedCarry(NamedTuple):
 
 @dataclass(frozen=True)
 class ReducedUpdate(Training[ReducedCarry]):
-    """As Update, with the gradients of H in the extractor's steps corrected by those of the round before."""
+    """Corrects the gradients of H in the extractor's steps of Update by those of the round before."""
 
     @property
     def passes(self) -> tuple[Pass[Sent, ReducedCarry], ...]:
@@ -227,7 +228,6 @@ class FedReCo(CommonExtractor):
     """FedReCo: personal models, representations held close to a common extractor's (FedReCo, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         K_v, K_u: local steps of the head and of the extractor.
         eta_v, eta_u, eta_0: step sizes of the head, of the extractor and of the server.
         weight: lambda, of the consistency.
@@ -250,7 +250,10 @@ class FedReCo(CommonExtractor):
     privacy: LocalPrivacy | None = None
 
     def training(self, t: int) -> Training[Any]:
-        return Update(self.cohort_size, self._steps(t), self.K_v, self.K_u, self.privacy, self.shard_gradient)
+        return Update(
+            self.cohort, self._steps(t), K_v=self.K_v, K_u=self.K_u, private=self.privacy,
+            shard_gradient=self.shard_gradient,
+        )  # fmt: skip
 
     def _steps(self, t: int) -> Steps:
         local = (self.decay**t * self.eta_v, self.decay**t * self.eta_u)
@@ -264,8 +267,6 @@ class FedReCoPVR(FedReCo):
     The gradient that is sent is over all rows, and H is the mean over rows, times the rows of a minibatch, everywhere.
 
     Attributes:
-        clients, extractor_size, S, K_v, K_u, batch, eta_v, eta_u, eta_0, weight, clip, decay, privacy, tune_v, tune_u:
-            as for FedReCo.
         reduction, shard_gradient: there is one way.
     """
 
@@ -273,4 +274,4 @@ class FedReCoPVR(FedReCo):
     shard_gradient: Literal[True] = True
 
     def training(self, t: int) -> Training[Any]:
-        return ReducedUpdate(self.cohort_size, self._steps(t), self.K_v, self.K_u, self.privacy)
+        return ReducedUpdate(self.cohort, self._steps(t), K_v=self.K_v, K_u=self.K_u, private=self.privacy)

@@ -30,15 +30,16 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
 from raysim.algorithms.personal import CommonExtractor, Model, OwnHeads, Sent, Steps, clipped
+from raysim.batch import Batch
 from raysim.derivative import gradients
-from raysim.phase import Batch, Installed, LocalSteps, Pass, Reply
+from raysim.phase import Installed, LocalSteps, Pass, Reply
 from raysim.problems.classification import Classification
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
 
 def model_gradient(problem: Classification, u: Tensor, v: Tensor, batch: Batch) -> Tensor:
-    """(grad_u f, grad_v f), one after the other."""
+    """Returns (grad_u f, grad_v f), one after the other, of shape (|u| + |v|,)."""
 
     def value(u: Tensor, v: Tensor) -> Tensor:
         return problem.cross_entropy(problem.logits(v, problem.features(u, batch)), batch)
@@ -63,9 +64,9 @@ class SharedExtractor(OwnHeads[Model, Sent, Any, Any]):
         return state._replace(u=mean)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeadThenExtractor(SharedExtractor):
-    """FedRep's: steps of the head, then of the extractor."""
+    """FedRep's phase: steps of the head, then of the extractor."""
 
     K_v: int
     K_u: int
@@ -80,7 +81,6 @@ class FedRep(CommonExtractor):
     """FedRep: a common extractor, personal heads that are trained before it (Collins et al. 2021, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         K_v, K_u: local steps of the head and of the extractor.
         eta_v, eta_u: their sizes.
     """
@@ -92,12 +92,12 @@ class FedRep(CommonExtractor):
 
     def training(self, t: int) -> HeadThenExtractor:
         steps = Steps(self.batch, self.eta_v, self.eta_u, self.clip)
-        return HeadThenExtractor(self.cohort_size, steps, self.K_v, self.K_u)
+        return HeadThenExtractor(self.cohort, steps, K_v=self.K_v, K_u=self.K_u)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FixedHead(SharedExtractor):
-    """FedBABU's: steps of the extractor alone."""
+    """FedBABU's phase: steps of the extractor alone."""
 
     K: int
 
@@ -111,9 +111,9 @@ class FixedHead(SharedExtractor):
         return Reply(carry.u)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnHead(SharedExtractor):
-    """FedPer's: steps of the extractor and the client's own head at once."""
+    """FedPer's phase: steps of the extractor and the client's own head at once."""
 
     K: int
 
@@ -132,7 +132,6 @@ class FedBABU(CommonExtractor):
     """FedBABU: a common extractor under a head that never changes, or, as an option, FedPer (Oh et al. 2022, Alg. 1).
 
     Attributes:
-        clients, extractor_size, S, batch, clip, tune_v, tune_u: as for all methods of raysim.algorithms.personal.
         K: local steps.
         eta: their size, in tuning too.
         personal_heads: each client trains a head of its own along with the extractor, and keeps it: FedPer.
@@ -144,4 +143,4 @@ class FedBABU(CommonExtractor):
 
     def training(self, t: int) -> SharedExtractor:
         kind = OwnHead if self.personal_heads else FixedHead
-        return kind(self.cohort_size, Steps(self.batch, self.eta, self.eta, self.clip), self.K)
+        return kind(self.cohort, Steps(self.batch, self.eta, self.eta, self.clip), K=self.K)

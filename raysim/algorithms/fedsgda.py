@@ -18,19 +18,19 @@ do not keep it. FedSGDA-M uploads and downloads 2S|z|, but for the first downloa
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.algorithms.settings import DescentAscent, Share
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
+from raysim.phase import LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class State:
 
 
 class Sent(NamedTuple):
-    """z_t, the snapshot unless it is x_t or known to the clients, and the rounds at its time and now."""
+    """The message: z_t, the snapshot unless it is x_t or known to the clients, and the rounds at its time and now."""
 
     z: Point
     snapshot: Tensor | None
@@ -58,7 +58,7 @@ class Carry(NamedTuple):
     snapshot: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[State, Sent, Carry, Point]):
     """FedSGDA+: K local steps, y's gradients taken at the snapshot of x; the server steps towards their mean."""
 
@@ -70,9 +70,8 @@ class Update(LocalUpdate[State, Sent, Carry, Point]):
 
     @property
     def evaluations(self) -> float:
-        return (
-            2 - 1 / self.K if self.period == 1 else 2.0
-        )  # one at k = 0 of a fresh snapshot, where the points coincide
+        # At k = 0 of a fresh snapshot the two points coincide.
+        return 2 - 1 / self.work.K if self.period == 1 else 2.0
 
     def sends(self, state: State) -> Sent:
         age = state.rounds % self.period
@@ -97,22 +96,22 @@ class Update(LocalUpdate[State, Sent, Carry, Point]):
 
 @dataclass(frozen=True)
 class KeepingUpdate(Update):
-    """The same, by clients that keep the snapshot themselves: it once was the x that all of them were sent."""
+    """FedSGDA+ with clients that keep the snapshot themselves: it once was the x that all of them were sent."""
 
     remembers: ClassVar[bool] = True
 
     def sends(self, state: State) -> Sent:
         return super().sends(state)._replace(snapshot=None)
 
-    def start(self, sent: Sent, memory: tuple[int, Tensor] | None) -> Carry:
-        if sent.taken == sent.rounds or sent.z.x.is_meta:
-            return Carry(sent.z, sent.z.x)
-        if memory is None or memory[0] != sent.taken:
+    def check(self, sent: Sent, memory: tuple[int, Tensor] | None) -> None:
+        if sent.taken != sent.rounds and (memory is None or memory[0] != sent.taken):
             raise RuntimeError(
                 f"this client was not there in round {sent.taken}, when the snapshot was taken; set "
                 "algorithm.clients_keep_snapshot to false, so that it is sent"
             )
-        return Carry(sent.z, memory[1])
+
+    def start(self, sent: Sent, memory: tuple[int, Tensor] | None) -> Carry:
+        return Carry(sent.z, sent.z.x if sent.taken == sent.rounds or memory is None else memory[1])
 
     def finish(self, sent: Sent, carry: Carry) -> Reply[Point]:
         return Reply(carry.z, (sent.taken, carry.snapshot))
@@ -128,27 +127,16 @@ def check_kept(keep: bool, S: int | None, clients: int) -> None:
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedSGDAPlus(Algorithm[State]):
+class FedSGDAPlus(DescentAscent[State]):
     """FedSGDA+: local steps against a snapshot of x, and server steps (Wu et al. 2023, Alg. 1).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
-        eta, gamma: local primal and dual step size.
         eta_g, gamma_g: the server's steps towards the mean of the clients' points.
         snapshot_rounds: rounds between snapshots.
         clients_keep_snapshot: clients keep it, which costs no bytes, as in the paper; it is sent otherwise. Needs all
             clients in every round.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
     eta_g: PositiveFloat = 1.0
     gamma_g: PositiveFloat = 1.0
     snapshot_rounds: PositiveInt = 1
@@ -162,8 +150,11 @@ class FedSGDAPlus(Algorithm[State]):
 
     def phases(self, t: int) -> tuple[Update]:
         kind = KeepingUpdate if self.clients_keep_snapshot else Update
-        steps = (self.eta, self.gamma, self.snapshot_rounds, self.eta_g, self.gamma_g)
-        return (kind(self.S or self.clients, self.K, self.batch, *steps),)
+        update = kind(
+            self.cohort, self.steps, eta=self.eta, gamma=self.gamma, period=self.snapshot_rounds,
+            eta_g=self.eta_g, gamma_g=self.gamma_g,
+        )  # fmt: skip
+        return (update,)
 
     def point(self, state: State) -> Point:
         return state.z
@@ -186,13 +177,13 @@ class Estimating(NamedTuple):
 
 
 class Averaged(NamedTuple):
-    """What is uploaded."""
+    """The upload: a client's point and estimate, which the server averages."""
 
     z: Point
     d: Point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MomentumUpdate(LocalUpdate[MomentumState, MomentumState, Estimating, Averaged]):
     """FedSGDA-M: K local steps along a recursive gradient estimate; points and estimates are averaged.
 
@@ -204,13 +195,8 @@ class MomentumUpdate(LocalUpdate[MomentumState, MomentumState, Estimating, Avera
     gamma: float
     alpha: float
     beta: float
-    first_batch: int | None = None
 
     remembers: ClassVar[bool] = True
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch, self.first_batch)
 
     @property
     def evaluations(self) -> float:
@@ -232,33 +218,22 @@ class MomentumUpdate(LocalUpdate[MomentumState, MomentumState, Estimating, Avera
         return Estimating(z.descent_ascent(g, self.eta, self.gamma), z, g)
 
     def finish(self, sent: MomentumState, carry: Estimating) -> Reply[Averaged]:
-        d = sent.z if carry.d is None else carry.d  # None only where shapes are asked for, before any step
-        return Reply(Averaged(carry.z, d), (sent.rounds + 1, carry.z_prev))
+        assert carry.d is not None
+        return Reply(Averaged(carry.z, carry.d), (sent.rounds + 1, carry.z_prev))
 
     def absorb(self, state: MomentumState, mean: Averaged, accepted: int) -> MomentumState:
         return MomentumState(mean.z, mean.d, state.rounds + 1)
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class FedSGDAM(Algorithm[MomentumState]):
+class FedSGDAM(DescentAscent[MomentumState]):
     """FedSGDA-M: local steps along variance-reduced momentum, which is averaged too (Wu et al. 2023, Alg. 2).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
-        eta, gamma: primal and dual step size.
         alpha, beta: weight of the new primal and dual gradient, in [0, 1]; 1 is Local SGDA.
         first_batch: rows of the very first gradient; ten times `batch` if none is given.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
     alpha: Share
     beta: Share
     first_batch: PositiveInt | None = None
@@ -268,8 +243,11 @@ class FedSGDAM(Algorithm[MomentumState]):
 
     def phases(self, t: int) -> tuple[MomentumUpdate]:
         first = (self.first_batch or 10 * self.batch) if t == 0 else None
-        steps = (self.eta, self.gamma, self.alpha, self.beta, first)
-        return (MomentumUpdate(self.S or self.clients, self.K, self.batch, *steps),)
+        update = MomentumUpdate(
+            self.cohort, LocalSteps(self.K, self.batch, first),
+            eta=self.eta, gamma=self.gamma, alpha=self.alpha, beta=self.beta,
+        )  # fmt: skip
+        return (update,)
 
     def point(self, state: MomentumState) -> Point:
         return state.z

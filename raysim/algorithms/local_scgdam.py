@@ -27,14 +27,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.algorithms.fedsgda import Share
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
+from raysim.algorithms.settings import Share, Staged
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
+from raysim.problems.abilities import Composed
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
@@ -57,14 +58,27 @@ class Carry(NamedTuple):
 
 
 class Averaged(NamedTuple):
-    """What is uploaded: a client's last point, inner estimate and momentum."""
+    """The upload: a client's last point, inner estimate and momentum, which the server averages."""
 
     z: Point
     h: Tensor
     d: Point
 
 
-@dataclass(frozen=True)
+def composed(
+    problem: Problem, z: Point, h: Tensor, alpha: float, inner: Batch, outer: Batch, shrink: float
+) -> tuple[Tensor, Point]:
+    """Returns h' = (1 - alpha) h + alpha g(x) and the gradient of f(g(x), y) there, as abilities.Composed has them.
+
+    The inner function g is the identity where the problem is no composition.
+    """
+    if isinstance(problem, Composed):
+        return problem.composed(z, h, alpha, inner, outer, shrink)
+    h = (1 - alpha) * h + alpha * z.x
+    return h, problem.gradient(Point(h, z.y), outer)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[State, State, Carry, Averaged]):
     """K local steps along the momentum, each followed by estimates at the new point; all five vectors are averaged."""
 
@@ -76,12 +90,6 @@ class Update(LocalUpdate[State, State, Carry, Averaged]):
     shrink: float
     one_minibatch: bool
     keep_inner: bool
-    first: bool
-
-    @property
-    def work(self) -> LocalSteps:
-        estimates = self.K + self.first  # of h_0, u_0 and v_0, after which there is no step
-        return LocalSteps(estimates if self.one_minibatch else 2 * estimates, self.batch)
 
     @property
     def evaluations(self) -> float:
@@ -101,31 +109,30 @@ class Update(LocalUpdate[State, State, Carry, Averaged]):
             return Carry(z, h, d, batch)
         xi, zeta = xi or batch, batch
         if h is None or d is None:
-            return Carry(z, *problem.composed(z, z.x, 1.0, xi, zeta, self.shrink))
+            return Carry(z, *problem.apply(composed, z, z.x, 1.0, xi, zeta, self.shrink))
         z = (Point(h, z.y) if self.keep_inner else z).descent_ascent(d, self.eta, self.gamma)
-        h, g = problem.composed(z, h, self.alpha, xi, zeta, self.shrink)
+        h, g = problem.apply(composed, z, h, self.alpha, xi, zeta, self.shrink)
         u = (1 - self.beta_x) * d.x + self.beta_x * g.x
         v = (1 - self.beta_y) * d.y + self.beta_y * g.y
         return Carry(z, h, Point(u, v))
 
     def finish(self, sent: State, carry: Carry) -> Reply[Averaged]:
-        z, h, d, _ = carry  # without h and d only where shapes are asked for
-        return Reply(Averaged(z, z.x if h is None else h, z if d is None else d))
+        z, h, d, _ = carry
+        assert h is not None
+        assert d is not None
+        return Reply(Averaged(z, h, d))
 
     def absorb(self, state: State, mean: Averaged, accepted: int) -> State:
         return State(*mean)
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LocalSCGDAM(Algorithm[State]):
+class LocalSCGDAM(Staged[State]):
     """LocalSCGDAM: local compositional gradient steps with momentum (Zhang et al. 2023, Alg. 1).
 
     The point at h, which the objective is the outer function of, is evaluated too: its metrics begin with `inner_`.
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
         batch: rows of each of the two minibatches of a step, one for the inner and one for the outer function.
         one_minibatch: a step has one for both.
         keep_inner: a step goes from h and not from x, so that inner steps are kept. With the problem's `first_order` it
@@ -133,44 +140,33 @@ class LocalSCGDAM(Algorithm[State]):
         eta, gamma: primal and dual step size.
         alpha: weight of the inner function's new value, in [0, 1]; 1 keeps none of the past.
         beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
-        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
-        decay: what the step sizes are divided by after a stage.
         decay_inner: the step of a problem's inner function is divided too.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     gamma: PositiveFloat
     alpha: Share
     beta_x: Share
     beta_y: Share
-    stage_steps: StageSteps = ()
-    decay: Decay = 10.0
     decay_inner: bool = True
     one_minibatch: bool = False
     keep_inner: bool = False
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z)
 
     def phases(self, t: int) -> tuple[Update]:
-        shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
-        steps = (shrink * self.eta, shrink * self.gamma, self.alpha, self.beta_x, self.beta_y)
-        inner = shrink if self.decay_inner else 1.0
-        return (
-            Update(
-                self.S or self.clients, self.K, self.batch, *steps, inner, self.one_minibatch, self.keep_inner, t == 0
-            ),
-        )
+        shrink = self.decay ** -self.stage(t)
+        estimates = self.K + (t == 0)  # h_0, u_0 and v_0 take minibatches, and no step
+        update = Update(
+            self.cohort, LocalSteps(estimates if self.one_minibatch else 2 * estimates, self.batch),
+            eta=shrink * self.eta, gamma=shrink * self.gamma, alpha=self.alpha, beta_x=self.beta_x, beta_y=self.beta_y,
+            shrink=shrink if self.decay_inner else 1.0, one_minibatch=self.one_minibatch, keep_inner=self.keep_inner,
+        )  # fmt: skip
+        return (update,)
 
     def point(self, state: State) -> Point:
         return state.z
 
-    def beside(self, state: State) -> Mapping[str, Point]:
+    def extra_points(self, state: State) -> Mapping[str, Point]:
         return {"inner": Point(state.z.x if state.h is None else state.h, state.z.y)}

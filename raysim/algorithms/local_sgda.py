@@ -15,65 +15,40 @@ A round uploads S|z| and downloads S|z| floats, and S|x| more while the snapshot
 Xie et al. moves the snapshot along with x in every local step, which makes it CD-MA; that is not what is here.
 """
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms import cd_ma, fedsgda
+from raysim.algorithms.settings import DescentAscent
 from raysim.errors import ConfigError
-from raysim.phase import Algorithm
 from raysim.point import Point
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LocalSGDA(Algorithm[Point]):
-    """Local SGDA: local descent-ascent steps, averaged over all clients (Deng & Mahdavi 2021, Alg. 1).
-
-    Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
-        eta, gamma: primal and dual step size.
-    """
-
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
+class LocalSGDA(DescentAscent[Point]):
+    """Local SGDA: local descent-ascent steps, averaged over all clients (Deng & Mahdavi 2021, Alg. 1)."""
 
     def init(self, z: Point) -> Point:
         return z
 
     def phases(self, t: int) -> tuple[cd_ma.Update]:
-        return (cd_ma.Update(self.S or self.clients, self.K, self.batch, self.eta, self.gamma),)
+        return (cd_ma.Update(self.cohort, self.steps, eta=self.eta, gamma=self.gamma),)
 
     def point(self, state: Point) -> Point:
         return state
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LocalSGDAPlus(Algorithm[fedsgda.State]):
+class LocalSGDAPlus(DescentAscent[fedsgda.State]):
     """Local SGDA+: local steps whose dual gradients are taken at a snapshot of x (Deng & Mahdavi 2021, Alg. 2).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
-        eta, gamma: primal and dual step size.
         snapshot_steps: local steps between snapshots, a multiple of K; K if none is given.
-        clients_keep_snapshot: as for FedSGDA+.
+        clients_keep_snapshot: clients keep the snapshot, which costs no bytes; it is sent otherwise. Needs all clients
+            in every round.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
     snapshot_steps: PositiveInt | None = None
     clients_keep_snapshot: bool = False
 
@@ -93,7 +68,7 @@ class LocalSGDAPlus(Algorithm[fedsgda.State]):
     def phases(self, t: int) -> tuple[fedsgda.Update]:
         kind = fedsgda.KeepingUpdate if self.clients_keep_snapshot else fedsgda.Update
         period = (self.snapshot_steps or self.K) // self.K
-        return (kind(self.S or self.clients, self.K, self.batch, self.eta, self.gamma, period),)
+        return (kind(self.cohort, self.steps, eta=self.eta, gamma=self.gamma, period=period),)
 
     def point(self, state: fedsgda.State) -> Point:
         return state.z

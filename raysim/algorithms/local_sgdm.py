@@ -20,12 +20,13 @@ step and momentum. A round uploads and downloads 2S|z| floats; the first downloa
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms.fedsgda import Averaged
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalUpdate, Reply
+from raysim.algorithms.settings import Staged
+from raysim.batch import Batch
+from raysim.phase import LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -38,7 +39,7 @@ class State(NamedTuple):
     m: Point | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[State, State, Averaged, Averaged]):
     """K local heavy-ball steps; points and momenta are averaged."""
 
@@ -63,38 +64,22 @@ class Update(LocalUpdate[State, State, Averaged, Averaged]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class LocalSGDM(Algorithm[State]):
+class LocalSGDM(Staged[State]):
     """LocalSGDM: local SGD with heavy-ball momentum, which is averaged too (Yu et al. 2019, Alg. 1).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
         eta: step size.
         beta: weight of the old momentum, in [0, 1).
-        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
-        decay: what the step size is divided by after a stage.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     beta: Annotated[float, Field(ge=0, lt=1)]
-    stage_steps: StageSteps = ()
-    decay: Decay = 10.0
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z)
 
     def phases(self, t: int) -> tuple[Update]:
-        eta = self.eta / self.decay ** stage_of(t, self.stage_steps, self.K)
-        return (Update(self.S or self.clients, self.K, self.batch, eta, self.beta),)
+        return (Update(self.cohort, self.steps, eta=self.eta / self.decay ** self.stage(t), beta=self.beta),)
 
     def point(self, state: State) -> Point:
         return state.z

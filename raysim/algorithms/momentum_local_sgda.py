@@ -20,12 +20,13 @@ is taken at the clients' own points: the first step of the next round is common 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass as record
 
-from raysim.algorithms.fedsgda import Averaged, Share
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm, Batch, LocalSteps, LocalUpdate, Reply
+from raysim.algorithms.fedsgda import Averaged
+from raysim.algorithms.settings import Share, Staged
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Reply
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -38,7 +39,7 @@ class State(NamedTuple):
     d: Point | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Update(LocalUpdate[State, State, State, Averaged]):
     """K local steps along d, each followed by a gradient at the new point; points and directions are averaged."""
 
@@ -46,11 +47,6 @@ class Update(LocalUpdate[State, State, State, Averaged]):
     gamma: float
     beta_x: float
     beta_y: float
-    first: bool
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K + self.first, self.batch)  # d_0 takes a minibatch, and no step
 
     def sends(self, state: State) -> State:
         return state
@@ -67,48 +63,37 @@ class Update(LocalUpdate[State, State, State, Averaged]):
         return State(z, new)
 
     def finish(self, sent: State, carry: State) -> Reply[Averaged]:
-        return Reply(Averaged(carry.z, sent.z if carry.d is None else carry.d))  # None only where shapes are asked for
+        assert carry.d is not None
+        return Reply(Averaged(carry.z, carry.d))
 
     def absorb(self, state: State, mean: Averaged, accepted: int) -> State:
         return State(mean.z, mean.d)
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class MomentumLocalSGDA(Algorithm[State]):
+class MomentumLocalSGDA(Staged[State]):
     """Momentum Local SGDA (LocalSGDAM): local steps along averaged gradients (Sharma et al. 2022, Alg. 2).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
         eta, gamma: primal and dual step size.
         beta_x, beta_y: weight of the new primal and dual gradient, in [0, 1]; 1 keeps none of the past.
-        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
-        decay: what the step sizes are divided by after a stage.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     gamma: PositiveFloat
     beta_x: Share
     beta_y: Share
-    stage_steps: StageSteps = ()
-    decay: Decay = 10.0
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z)
 
     def phases(self, t: int) -> tuple[Update]:
-        shrink = self.decay ** -stage_of(t, self.stage_steps, self.K)
-        steps = (shrink * self.eta, shrink * self.gamma, self.beta_x, self.beta_y)
-        return (Update(self.S or self.clients, self.K, self.batch, *steps, first=t == 0),)
+        shrink = self.decay ** -self.stage(t)
+        update = Update(
+            self.cohort, LocalSteps(self.K + (t == 0), self.batch),  # d_0 takes a minibatch, and no step
+            eta=shrink * self.eta, gamma=shrink * self.gamma, beta_x=self.beta_x, beta_y=self.beta_y,
+        )  # fmt: skip
+        return (update,)
 
     def point(self, state: State) -> Point:
         return state.z

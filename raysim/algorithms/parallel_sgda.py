@@ -20,8 +20,9 @@ from typing import ClassVar
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
+from raysim.algorithm import Algorithm, Rate
 from raysim.algorithms import cd_mage
-from raysim.phase import Algorithm, Rate
+from raysim.phase import Uniform, WholeShard
 from raysim.point import Point
 from raysim.registry import STRICT
 
@@ -59,7 +60,7 @@ class ParallelSGDA(Algorithm[cd_mage.State]):
         return cd_mage.State(z, z_prev=z)
 
     def phases(self, t: int) -> tuple[Step]:
-        return (Step(S=self.S, batch=self.batch, eta=self.eta, gamma=self.gamma),)
+        return (Step(Uniform(self.S), WholeShard(self.batch), eta=self.eta, gamma=self.gamma),)
 
     def point(self, state: cd_mage.State) -> Point:
         return state.z

@@ -21,7 +21,9 @@ from typing import ClassVar, NamedTuple
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as record
 
-from raysim.phase import Algorithm, Batch, LocalSteps, Reply, Same, SinglePass, Uniform
+from raysim.algorithms.settings import DescentAscent
+from raysim.batch import Batch
+from raysim.phase import LocalSteps, LocalUpdate, Reply, Same, SinglePass
 from raysim.point import Point
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
@@ -36,7 +38,7 @@ class State(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What the first phase sends."""
+    """The message of the first phase."""
 
     z: Point
     rounds: int
@@ -49,19 +51,8 @@ Memory = tuple[int, Point]  # the round a client's gradient c_i was sent in, and
 class Collect(SinglePass[State, Query, Point, Point]):
     """A gradient of each client on one minibatch, averaged into c; the clients keep theirs."""
 
-    S: int
-    batch: int
-
     name = "collect"
     remembers: ClassVar[bool] = True
-
-    @property
-    def cohort(self) -> Uniform:
-        return Uniform(self.S)
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(1, self.batch)
 
     def sends(self, state: State) -> Query:
         return Query(state.z, state.rounds)
@@ -86,35 +77,24 @@ class Carry(NamedTuple):
     c_i: Point
 
 
-@dataclass(frozen=True)
-class Update(SinglePass[State, State, Carry, Point]):
+@dataclass(frozen=True, kw_only=True)
+class Update(LocalUpdate[State, State, Carry, Point]):
     """K local steps corrected by c - c_i; the server steps towards the mean of the last iterates.
 
     A client without a c_i of this round, which a device's failure can bring about, takes plain steps.
     """
 
-    K: int
-    batch: int
     eta: float
     gamma: float
     eta_g: float
     gamma_g: float
     reeval: bool
 
-    name = "update"
     remembers: ClassVar[bool] = True
 
     @property
-    def cohort(self) -> Same:
-        return Same()
-
-    @property
-    def work(self) -> LocalSteps:
-        return LocalSteps(self.K, self.batch)
-
-    @property
     def evaluations(self) -> float:
-        return 2 - 1 / self.K if self.reeval else 1.0  # at k = 0 both points coincide
+        return 2 - 1 / self.work.K if self.reeval else 1.0  # at k = 0 both points coincide
 
     def sends(self, state: State) -> State:
         return state
@@ -138,26 +118,15 @@ class Update(SinglePass[State, State, Carry, Point]):
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class SAGDA(Algorithm[State]):
+class SAGDA(DescentAscent[State]):
     """SAGDA: sampled gradients correct the local steps of the same clients (Yang et al. 2022, Alg. 1).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
-        eta, gamma: local primal and dual step size.
         eta_g, gamma_g: the server's steps towards the mean of the clients' points.
         collect_batch: rows of the gradient of the first phase; `batch` if none is given.
         reeval: subtract the gradient at z_t on each minibatch instead of the one that was sent.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
-    eta: PositiveFloat
-    gamma: PositiveFloat
     eta_g: PositiveFloat = 1.0
     gamma_g: PositiveFloat = 1.0
     collect_batch: PositiveInt | None = None
@@ -167,8 +136,11 @@ class SAGDA(Algorithm[State]):
         return State(z)
 
     def phases(self, t: int) -> tuple[Collect, Update]:
-        update = Update(self.K, self.batch, self.eta, self.gamma, self.eta_g, self.gamma_g, self.reeval)
-        return Collect(self.S or self.clients, self.collect_batch or self.batch), update
+        update = Update(
+            Same(), self.steps, eta=self.eta, gamma=self.gamma, eta_g=self.eta_g, gamma_g=self.gamma_g,
+            reeval=self.reeval,
+        )  # fmt: skip
+        return Collect(self.cohort, LocalSteps(1, self.collect_batch or self.batch)), update
 
     def point(self, state: State) -> Point:
         return state.z

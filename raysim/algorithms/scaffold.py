@@ -18,50 +18,37 @@ a problem has a y, that ascends with the same step and its own control variate. 
 floats.
 """
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass as record
 
 from raysim.algorithms.coda import ControlledUpdate, State
-from raysim.algorithms.stages import Decay, StageSteps, check_stages, stage_of
-from raysim.phase import Algorithm
+from raysim.algorithms.settings import Staged
 from raysim.point import Point
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class SCAFFOLD(Algorithm[State]):
+class SCAFFOLD(Staged[State]):
     """SCAFFOLD: local SGD with control variates (Karimireddy et al. 2020, Alg. 1).
 
     Attributes:
-        clients: how many there are, supplied by the simulator.
-        S: clients per round; all of them if none is given.
-        K: local steps.
-        batch: rows of a minibatch.
         eta: local step size.
         eta_g: the server's step towards the mean of the clients' points.
-        stage_steps: local steps of each stage but the last, the whole rounds of which are played; () is a single stage.
-        decay: what the local step size is divided by after a stage.
     """
 
-    clients: PositiveInt
-    S: PositiveInt | None = None
-    K: PositiveInt
-    batch: PositiveInt
     eta: PositiveFloat
     eta_g: PositiveFloat = 1.0
-    stage_steps: StageSteps = ()
-    decay: Decay = 10.0
-
-    def __post_init__(self) -> None:
-        check_stages(self.stage_steps, self.K)
 
     def init(self, z: Point) -> State:
         return State(z, z.x, c=z.zeros_like())
 
     def phases(self, t: int) -> tuple[ControlledUpdate]:
-        stage = stage_of(t, self.stage_steps, self.K)
-        local = (self.S or self.clients, self.K, self.batch, self.eta / self.decay**stage)
-        return (ControlledUpdate(*local, 0.0, stage, self.clients, self.eta_g, dual_control=True),)
+        stage = self.stage(t)
+        update = ControlledUpdate(
+            self.cohort, self.steps, eta=self.eta / self.decay**stage, theta=0.0, stage=stage,
+            clients=self.clients, eta_g=self.eta_g, dual_control=True,
+        )  # fmt: skip
+        return (update,)
 
     def point(self, state: State) -> Point:
         return state.z

@@ -1,5 +1,21 @@
 """Saddle problems: one file each."""
 
+from raysim.problems.abilities import (
+    ClosedFormDual,
+    Composed,
+    Curve,
+    Evaluated,
+    HasCodes,
+    HasExtractor,
+    HasFigures,
+    HasNetworks,
+    LabelScored,
+    Named,
+    Prepared,
+    ScoredByRow,
+    StatisticsOfRows,
+    require,
+)
 from raysim.problems.auc import AUC
 from raysim.problems.binary import Binary
 from raysim.problems.classification import Classification
@@ -7,8 +23,9 @@ from raysim.problems.compositional_auc import CompositionalAUC
 from raysim.problems.cross_entropy import BinaryCrossEntropy, RatioLoss
 from raysim.problems.fair import Fair
 from raysim.problems.gan import GAN
+from raysim.problems.network import NetworkProblem
 from raysim.problems.pool import Pool
-from raysim.problems.problem import Curve, DataSpec, NetworkProblem, Problem
+from raysim.problems.problem import DataSpec, Problem
 from raysim.problems.quadratic import Quadratic
 from raysim.problems.robust import Robust
 from raysim.problems.stochastic import StochasticClassification
@@ -39,15 +56,28 @@ __all__ = [
     "Binary",
     "BinaryCrossEntropy",
     "Classification",
+    "ClosedFormDual",
+    "Composed",
     "CompositionalAUC",
     "Curve",
     "DataSpec",
+    "Evaluated",
     "Fair",
+    "HasCodes",
+    "HasExtractor",
+    "HasFigures",
+    "HasNetworks",
+    "LabelScored",
+    "Named",
     "NetworkProblem",
     "Pool",
+    "Prepared",
     "Problem",
     "Quadratic",
     "RatioLoss",
     "Robust",
+    "ScoredByRow",
+    "StatisticsOfRows",
     "StochasticClassification",
+    "require",
 ]

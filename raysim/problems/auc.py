@@ -27,16 +27,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models.network import Network
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import ClosedFormDual
 from raysim.problems.binary import Binary
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class AUC(Binary):
+class AUC(ClosedFormDual, Binary):
     """AUC maximisation of a scoring network, chosen classes against the rest (x: weights, s1, s2; y: scalar).
 
     Attributes:

@@ -13,12 +13,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import Curve, HasFigures, LabelScored
+from raysim.problems.network import NetworkProblem
 from raysim.problems.pool import Pool
-from raysim.problems.problem import Curve, DataSpec, NetworkProblem
+from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
 # Kept of a ROC curve. What lies between two of them, right and up, is 1/250 long, and a straight line instead takes at
@@ -30,7 +32,7 @@ SAME_SCORES = 1e-6
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Binary(NetworkProblem):
+class Binary(LabelScored, HasFigures, NetworkProblem):
     """A network that scores rows, high for those of the positive classes.
 
     Attributes:
@@ -50,7 +52,7 @@ class Binary(NetworkProblem):
                 raise ConfigError("problem.positive", f"class {c} is not in the data, which has 0 to {classes - 1}")
         if not 0 < self.p < 1:
             raise ConfigError("problem.positive", f"{self.p:.0%} of the rows are positive; both kinds are needed")
-        self._check_net()
+        self._require_weights()
 
     @cached_property
     def p(self) -> float:

@@ -20,11 +20,13 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
-from raysim.problems.problem import DataSpec, NetworkProblem
+from raysim.problems.abilities import HasExtractor
+from raysim.problems.network import NetworkProblem
+from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
 
@@ -41,7 +43,7 @@ def pooled_losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDA
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Classification(NetworkProblem):
+class Classification(HasExtractor, NetworkProblem):
     """Cross-entropy over the data's classes (x: network; no y)."""
 
     network: NetworkFactory
@@ -50,7 +52,7 @@ class Classification(NetworkProblem):
     headline: ClassVar[str] = "accuracy"
 
     def __post_init__(self) -> None:
-        self._check_net()
+        self._require_weights()
 
     @cached_property
     def net(self) -> Network:
@@ -110,6 +112,3 @@ class Classification(NetworkProblem):
             "accuracy": float((outputs.argmax(1) == labels).mean()),
             "value": float(pooled_losses(outputs, labels).mean()),
         }
-
-    def parts(self, z: Point) -> Mapping[str, Tensor]:
-        return self.net.unflatten(z.x)

@@ -24,15 +24,16 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
-from raysim.phase import Batch
+from raysim.batch import Batch
 from raysim.point import Point
+from raysim.problems.abilities import Composed
 from raysim.problems.auc import AUC
 from raysim.problems.cross_entropy import binary_row_losses
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class CompositionalAUC(AUC):
+class CompositionalAUC(Composed, AUC):
     """AUC maximisation after an inner step on the cross-entropy (x: weights, s1, s2; y: scalar), for LocalSCGDAM.
 
     Methods that know nothing of the composition treat it as the AUC problem: `value` and `gradient` are those of f.

@@ -29,7 +29,7 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from raysim.phase import Batch
+from raysim.batch import Batch
 from raysim.point import Point
 from raysim.problems.binary import Binary
 from raysim.registry import STRICT
@@ -67,9 +67,6 @@ class BinaryCrossEntropy(Binary):
         """`auc` and `score_std`, of the scores. `accuracy`: of calling a row positive whose score is above 1/2."""
         right = (outputs > 0.5) == self.are_positive(labels)
         return {**self.ranking(outputs, labels), "accuracy": float(right.mean())}
-
-    def parts(self, z: Point) -> Mapping[str, Tensor]:
-        return self.net.unflatten(z.x)
 
 
 @record(frozen=True, kw_only=True, config=STRICT)

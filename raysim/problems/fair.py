@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.domain import Simplex
 from raysim.errors import ConfigError
 from raysim.models.network import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems.classification import pooled_losses, row_losses
-from raysim.problems.problem import DataSpec, NetworkProblem
+from raysim.problems.network import NetworkProblem
+from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
 
@@ -58,7 +59,7 @@ class Fair(NetworkProblem):
         if 0 in self.data.class_counts:
             empty = self.data.class_counts.index(0)
             raise ConfigError("problem.name", f"fair needs rows of every class, and class {empty} has none")
-        self._check_net()
+        self._require_weights()
 
     @cached_property
     def net(self) -> Network:
@@ -102,6 +103,3 @@ class Fair(NetworkProblem):
                 by_class.append(float(right[mine].mean()))
                 value += y_c * float(losses[mine].mean())
         return found | {"worst_class_accuracy": min(by_class), "value": value}
-
-    def parts(self, z: Point) -> Mapping[str, Tensor]:
-        return {**self.net.unflatten(z.x), "y": z.y}

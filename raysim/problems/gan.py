@@ -30,12 +30,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from raysim import draws
+from raysim.batch import Batch
 from raysim.data import Shards
 from raysim.errors import ConfigError
 from raysim.inception import FEATURES, Classifier, Gaussian, inception_score
 from raysim.models.network import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import HasFigures, HasNetworks, Named, Prepared, ScoredByRow
 from raysim.problems.problem import Problem
 from raysim.registry import STRICT
 
@@ -44,7 +45,7 @@ TOGETHER = 100
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class GAN(Problem):
+class GAN(HasNetworks, ScoredByRow, HasFigures, Named, Prepared, Problem):
     """A generator of images against a discriminator (x: the one, y: the other); scored by a classifier of real ones.
 
     Evaluation generates as many images as a split has rows. The Inception score's classifier is trained on the real

@@ -1,20 +1,18 @@
-"""All rows of a split, as a problem's evaluation may ask for what functions make of them."""
+"""The rows of a split, pooled over all clients, as an evaluation asks for what functions make of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from raysim.batch import Batch
 from raysim.models.normalisation import normalised
-from raysim.phase import Batch
 from raysim.point import Point
 
-if TYPE_CHECKING:
-    from raysim.problems.problem import Problem
-
+# Maps (problem, point, batch) to a tensor.
 Function = Callable[[Any, Point, Batch], Tensor]
 
 
@@ -27,40 +25,48 @@ class Pool(Protocol):
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """(N,), in the split's order."""
+        """The labels (N,), in the split's order."""
 
     def spread(self, rows: int) -> "Pool":
-        """At most so many rows of the split and at least half of that, evenly spread; all where there are no more."""
+        """Returns at most `rows` rows of the split, evenly spread, and at least half of that if there are as many."""
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
-        """f's results (B, ...) of all batches, one after another: (N, ...)."""
+        """Returns f's results (B, ...) on all batches, one after another: (N, ...)."""
 
     def total(self, f: Function, z: Point) -> Tensor:
-        """f's results of all batches, added up."""
+        """Returns the sum of f's results on all batches."""
 
 
 @dataclass(frozen=True)
 class Normalised:
-    """A function of the problem, a point and a batch, with BatchNorm's statistics those of a population.
+    """A function that is called while BatchNorm layers take the statistics of a population.
 
     Attributes:
         f: the function.
-        moments: as raysim.models.normalisation has them, of the problem's networks.
+        modules: returns the modules that have the layers, from the problem. It is pickled.
+        moments: (2, M) statistics, see raysim.models.normalisation.
     """
 
     f: Function
+    modules: Callable[[Any], Sequence[nn.Module]]
     moments: Tensor
 
-    def __call__(self, problem: "Problem", z: Point, batch: Batch) -> Tensor:
-        with normalised([net.module for net in problem.networks], self.moments):
+    def __call__(self, problem: Any, z: Point, batch: Batch) -> Tensor:
+        with normalised(self.modules(problem), self.moments):
             return self.f(problem, z, batch)
 
 
 @dataclass(frozen=True)
 class NormalisedPool:
-    """A pool whose functions are run so."""
+    """A pool whose functions are called while BatchNorm layers take the statistics of a population.
+
+    Attributes:
+        pool: the rows.
+        modules, moments: see Normalised.
+    """
 
     pool: Pool
+    modules: Callable[[Any], Sequence[nn.Module]]
     moments: Tensor
 
     @property
@@ -68,10 +74,10 @@ class NormalisedPool:
         return self.pool.labels
 
     def spread(self, rows: int) -> "NormalisedPool":
-        return NormalisedPool(self.pool.spread(rows), self.moments)
+        return NormalisedPool(self.pool.spread(rows), self.modules, self.moments)
 
     def each(self, f: Function, z: Point) -> NDArray[np.float64]:
-        return self.pool.each(Normalised(f, self.moments), z)
+        return self.pool.each(Normalised(f, self.modules, self.moments), z)
 
     def total(self, f: Function, z: Point) -> Tensor:
-        return self.pool.total(Normalised(f, self.moments), z)
+        return self.pool.total(Normalised(f, self.modules, self.moments), z)

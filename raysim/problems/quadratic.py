@@ -26,16 +26,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.data import Shards, unpack_quadratic
 from raysim.errors import ConfigError
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import ScoredByRow
 from raysim.problems.problem import DataSpec, Problem
 from raysim.registry import STRICT
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Quadratic(Problem):
+class Quadratic(ScoredByRow, Problem):
     """Quadratic with a closed-form solution, strongly convex-concave or nonconvex-PL, for the data set of that name.
 
     Attributes:

@@ -29,13 +29,15 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.derivative import gradients
 from raysim.models.network import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import HasFigures
 from raysim.problems.classification import pooled_losses, row_losses
+from raysim.problems.network import NetworkProblem
 from raysim.problems.pool import Pool
-from raysim.problems.problem import DataSpec, NetworkProblem
+from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
 # Of the robust loss, as in the CD-MAGE authors' code.
@@ -45,7 +47,7 @@ RESET_ABOVE = 10.0
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class Robust(NetworkProblem):
+class Robust(HasFigures, NetworkProblem):
     """Classification under one perturbation of all inputs (x: network, y: the perturbation).
 
     Attributes:
@@ -62,7 +64,7 @@ class Robust(NetworkProblem):
     higher_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._check_net()
+        self._require_weights()
 
     @cached_property
     def net(self) -> Network:

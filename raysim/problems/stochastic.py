@@ -20,9 +20,10 @@ from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch
 from raysim.point import Point
+from raysim.problems.abilities import HasCodes
 from raysim.problems.classification import Classification, row_losses
 from raysim.registry import STRICT
 
@@ -31,7 +32,7 @@ LEAST = 1e-7
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
-class StochasticClassification(Classification):
+class StochasticClassification(HasCodes, Classification):
     """Cross-entropy of classes from a random code of each row (x: network; no y).
 
     Attributes:
@@ -42,7 +43,7 @@ class StochasticClassification(Classification):
     samples: PositiveInt = 15
 
     def __post_init__(self) -> None:
-        self._check_net()
+        self._require_weights()
         if self.feature_size % 2 or not self._fits():
             raise ConfigError(
                 "model.name",

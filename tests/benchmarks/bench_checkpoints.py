@@ -18,7 +18,8 @@ from pathlib import Path
 from clients.fleet import InProcessFleet
 from cluster.config import load_config
 from cluster.experiment import Experiment
-from server.rounds import Progress, Server
+from server.job import Progress
+from server.rounds import Server
 
 BLOCK = 20
 

@@ -27,7 +27,7 @@ from clients import ray_fleet
 from cluster import load_config, yaml12
 from cluster.experiment import Experiment
 from raysim.errors import RaysimError
-from raysim.phase import Block, Order
+from raysim.exchange import Block, Order
 from tests.benchmarks.bench_rounds import actors
 from tests.cluster import heads
 from tests.same import log

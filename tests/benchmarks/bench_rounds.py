@@ -29,12 +29,12 @@ import ray
 import torch
 from numpy.typing import NDArray
 
+from clients.actors.fleet import RayFleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
-from clients.ray_fleet import RayFleet
 from cluster.config import load_config
 from cluster.experiment import Experiment
-from raysim.phase import Batch
+from raysim.batch import Batch
 from raysim.point import Point
 from server.rounds import Server
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as record
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.models import Network, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import DataSpec, NetworkProblem
 from raysim.registry import STRICT

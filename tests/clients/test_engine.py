@@ -11,8 +11,9 @@ import torch
 
 from clients.fleet import InProcessFleet
 from clients.pool import spans
+from raysim.batch import Batch
 from raysim.errors import ClientError
-from raysim.phase import Batch, Block, Drawn, Order
+from raysim.exchange import Block, Minibatches, Order
 from raysim.point import Point
 from tests.contracts.table import settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
@@ -130,7 +131,7 @@ def test_whole_shards_are_passed_in_chunks_without_changing_the_gradient(
     made = experiment(DIGITS, settings("parallel_sgda"))
     (phase,) = made.algorithm.phases(0)
     order = Order(0, phase, phase.sends(made.algorithm.init(made.problem.init(0).to(torch.float64))))
-    block = Block(np.array([4]), np.ones(1), (Drawn(None, np.zeros(1, np.uint64)),), np.zeros(1, np.uint64))
+    block = Block(np.array([4]), np.ones(1), (Minibatches(None, np.zeros(1, np.uint64)),), np.zeros(1, np.uint64))
     (whole, _) = made.engine().run(order, block, {})
     monkeypatch.setattr("clients.engine.CHUNK_ROWS", 7)
     (pieces, _) = made.engine().run(order, block, {})

@@ -16,9 +16,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from clients import ray_fleet
+from clients.actors.fleet import RayFleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
-from clients.ray_fleet import RayFleet
 from raysim.errors import ClientError, Stopped, StoreFull, WorkerLost
 from raysim.fleet import Fleet
 from server.rounds import Server
@@ -176,7 +176,7 @@ def test_a_fault_in_user_code_arrives_with_client_round_phase_and_traceback(ray_
 
 
 def test_statistics_of_a_population_are_the_same_on_actors(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysim.problems.problem.POPULATION_ROWS", 500)
+    monkeypatch.setattr("raysim.problems.network.POPULATION_ROWS", 500)
     base = dict(DIGITS) | {"model": {"name": "tests.toys:Normalised"}}
     made = experiment(base, settings("cd_ma"), partition=PARTITION, precision="float32")
     fleet, here = started(made, Placement(2, None)), InProcessFleet(made.engine())

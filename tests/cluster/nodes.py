@@ -15,7 +15,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from cluster import load_config, run
-from server.rounds import Progress
+from server.job import Progress
 from tests.contracts.table import settings
 
 # Memories and sums of 500 kB and more, which lie in the store of the node that made them.

@@ -19,7 +19,7 @@ from ray._private.internal_api import memory_summary
 
 from cluster import load_config, run
 from raysim.errors import RaysimError
-from server.rounds import Progress
+from server.job import Progress
 from tests.contracts.table import settings
 
 STORE_BYTES = 80_000_000

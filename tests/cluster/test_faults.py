@@ -16,7 +16,7 @@ import pytest
 
 from cluster import Result, load_config, resume, run, yaml12
 from raysim.errors import WorkerLost
-from server.rounds import Progress
+from server.job import Progress
 from tests.contracts.table import settings
 from tests.same import differences
 from tests.toys_faults import pids, struck

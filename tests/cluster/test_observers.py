@@ -14,7 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cluster import load_config, resume, run
 from cluster.observers import Log
 from raysim.errors import ClientError, ConfigError, Stopped
-from server.rounds import Progress, Server
+from server.job import Progress
+from server.rounds import Server
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
 from tests.same import differences, log

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cluster.progress import Watcher, number, size
-from server.rounds import Progress
+from server.job import Progress
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from clients.fleet import InProcessFleet
+from cluster import forecast
 from raysim import wire
 from raysim.algorithms import ALGORITHMS
 from raysim.point import Point
@@ -71,7 +72,7 @@ def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path
     playing.play(0)
     before = playing.ledger.bytes_up, playing.ledger.bytes_down
     playing.play(1)
-    traffic = made.rehearse()
+    traffic = forecast.rehearse(made)
     assert sum(p.bytes_up for p in traffic) == playing.ledger.bytes_up - before[0]
     assert sum(p.bytes_down for p in traffic) == playing.ledger.bytes_down - before[1]
 
@@ -80,7 +81,7 @@ def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path
 def test_sizes_in_the_object_store_are_known_before_the_run(name: str, tmp_path: Path) -> None:
     algorithm = settings(name) if name in ALL_ROWS else {"name": name}
     made = experiment(base_of(name), algorithm, precision="float32")
-    sizes = made.sizes
+    sizes = forecast.sizes(made)
     playing = server(made, tmp_path)
     moved: list[tuple[int, int]] = []
 
@@ -143,7 +144,7 @@ def test_it_is_a_frozen_record_whose_file_names_its_source(name: str) -> None:
     assert re.search(r"\b(19|20)\d\d\b", page), "a year"
     assert re.search(r"[Aa]lgorithms? \d|section (A\.)?\d", page), "the algorithm's number or section"
     assert "| symbol | name |" in page
-    described = inspect.getdoc(cls) or ""
+    described = "\n".join(vars(base).get("__doc__") or "" for base in cls.__mro__)
     for field in dataclasses.fields(cls):
         assert re.search(rf"\b{field.name}\b", described), f"{field.name} is documented"
 

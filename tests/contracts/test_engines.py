@@ -14,7 +14,8 @@ from clients.engine import LoopEngine
 from clients.gradients import ProblemPerClient
 from clients.vectorized import VectorizedEngine
 from raysim.errors import ClientError
-from raysim.phase import Order, Uniform
+from raysim.exchange import Order
+from raysim.phase import Uniform
 from tests.contracts.table import PERSONAL, TABLE, base_of, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
@@ -105,7 +106,7 @@ def test_no_batch_is_padded_where_a_layer_mixes_its_rows(name: str, tmp_path: Pa
     base = dict(DIGITS) | RAGGED | {"model": {"name": "tests.toys:Normalised"}}
     algorithm = settings(name, batch=500, K=2, S=12)  # a shard is a batch
     loop, together = (experiment(base, algorithm, clients=engine) for engine in BOTH)
-    ragged = [np.count_nonzero(b.drawn[0].rows_CKB >= 0, axis=2) for b in _work(together)]
+    ragged = [np.count_nonzero(b.minibatches[0].rows_CKB >= 0, axis=2) for b in _work(together)]
     assert len({tuple(counts) for block in ragged for counts in block.tolist()}) > 1, "short batches differ"
     assert together.problem.mixes_rows
     z, ours = (trajectory(made, tmp_path, 2)[-1] for made in (loop, together))

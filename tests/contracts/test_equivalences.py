@@ -9,7 +9,8 @@ import torch
 
 from clients.fleet import InProcessFleet
 from raysim.algorithms.cd_mage import State
-from raysim.phase import Batch, Block, Drawn, Order
+from raysim.batch import Batch
+from raysim.exchange import Block, Minibatches, Order
 from raysim.point import Point
 from tests.contracts.table import LOCAL, STEPS, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
@@ -85,9 +86,8 @@ def test_the_first_local_step_is_along_the_global_estimate_whatever_the_minibatc
     u = Point(*(torch.randn(v.shape, generator=generator, dtype=torch.float64) for v in (z.x, z.y)))
     order = Order(0, update, update.sends(State(z, z, u)))
     for row in (0, 1, 2):
-        block = Block(
-            np.array([1]), np.ones(1), (Drawn(np.array([[[row, -1]]]), np.zeros(1, np.uint64)),), np.zeros(1, np.uint64)
-        )
+        minibatches = Minibatches(np.array([[[row, -1]]]), np.zeros(1, np.uint64))
+        block = Block(np.array([1]), np.ones(1), (minibatches,), np.zeros(1, np.uint64))
         partial, _ = InProcessFleet(made.engine()).run(order, [block], {})
         reached = partial.mean(torch.float64)
         expected = z.descent_ascent(u, update.eta, update.gamma)

@@ -13,8 +13,9 @@ from clients.fleet import InProcessFleet
 from cluster import summary
 from raysim.algorithms.cd_ma import CDMA, Update
 from raysim.errors import ClientError, Diverged, RoundsFailed
-from raysim.phase import Order, Reply
-from server.rounds import STILL_ROUNDS
+from raysim.exchange import Order
+from raysim.phase import Reply
+from server.watch import STILL_ROUNDS
 from tests.clients.test_engine import poisoned
 from tests.contracts.table import ALL_ROWS, PERSONAL, base_of, settings
 from tests.contracts.test_resume import same_ends

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import AUC, DataSpec
 

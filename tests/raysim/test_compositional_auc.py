@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import AUC, PROBLEMS, BinaryCrossEntropy, CompositionalAUC, DataSpec
 

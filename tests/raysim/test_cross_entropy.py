@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from raysim.batch import Batch
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import BinaryCrossEntropy, DataSpec, RatioLoss
 

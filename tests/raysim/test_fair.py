@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from clients.fleet import InProcessFleet
+from raysim.batch import Batch
 from raysim.domain import Simplex
 from raysim.errors import ConfigError
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import DataSpec, Fair
 from tests.contracts.table import TABLE, settings

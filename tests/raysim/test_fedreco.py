@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from raysim.algorithms.fedreco import consistency_gradients, distance
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch
 from raysim.problems.classification import Classification
 from tests.contracts.table import settings
 from tests.play import OWN, experiment, server

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from clients.fleet import InProcessFleet
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch, Order
+from raysim.exchange import Order
 from raysim.point import Point
 from raysim.problems import GAN
 from tests.contracts.table import settings

@@ -101,7 +101,7 @@ def test_the_population_is_that_of_all_clients_training_rows_or_an_even_part_of_
     mean, variance = found()
     torch.testing.assert_close(mean, hidden.mean(0), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(variance, hidden.var(0, correction=0), rtol=1e-10, atol=1e-12)
-    monkeypatch.setattr("raysim.problems.problem.POPULATION_ROWS", 300)
+    monkeypatch.setattr("raysim.problems.network.POPULATION_ROWS", 300)
     mean, variance = found()
     part = fleet.pool("train").spread(300).part
     some = hidden[part.rows(np.arange(len(inputs) // part.every), made.shards)]

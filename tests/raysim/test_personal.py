@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, softplus
 
 from raysim.algorithms.fedcr import Gaussians, bottleneck_gradients, divergence
 from raysim.algorithms.fedpac import shares_of_heads
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch
 from raysim.problems.stochastic import StochasticClassification
 from server.rounds import Server
 from tests.contracts.table import settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.phase import Partial, pairwise_sum
+from raysim.exchange import Partial, pairwise_sum
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 13, 32])

@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from raysim.batch import Batch
 from raysim.data import PARTITIONERS, SOURCES, Shards, build, unpack_quadratic
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import DataSpec, Quadratic
 from tests.contracts.table import settings

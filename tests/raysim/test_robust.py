@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from clients.fleet import InProcessFleet
 from clients.vectorized import VectorizedEngine
+from raysim.batch import Batch
 from raysim.models import MODELS, NetworkFactory
-from raysim.phase import Batch
 from raysim.point import Point
 from raysim.problems import DataSpec, Robust
 from tests.contracts.table import settings

@@ -213,7 +213,7 @@ def test_the_best_checkpoint_of_a_run_is_that_of_its_best_evaluation(tmp_path: P
 def test_unless_asked_for_they_take_a_fiftieth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that are counted here: a round takes one, and writing a checkpoint as many as it says."""
     now, costs = [0.0], iter([10.0, 0.0, 2000.0])
-    monkeypatch.setattr("server.rounds.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("server.saving.time.perf_counter", lambda: now[0])
     made = experiment(QUADRATIC, settings("cd_ma"), rounds=1000, evaluate={"every": 2000}, checkpoint={"keep": 100})
     playing = server(made, tmp_path)
     play, save = playing.play, playing.job.checkpoints.save

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from clients.fleet import InProcessFleet
 from cluster import load_config, plots, resume, run
 from cluster.experiment import Experiment
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch
 from raysim.point import Point
 from server.rounds import Server
 from tests import play

@@ -130,7 +130,7 @@ def test_accepted_are_told_apart_by_speed_zone_and_label(tmp_path: Path) -> None
         assert by[2][1] == 0, "a shard holds one label"
     found = summary.write(tmp_path, made)
     took_part = pq.read_table(tmp_path / "participation.parquet")["client"].to_numpy()
-    seconds = made.population.sec_per_sample_N
+    seconds = made.world.population.sec_per_sample_N
     fastest = seconds <= np.sort(seconds)[49]
     tiers = found["participation_by_tier"]
     assert [tier["group"] for tier in tiers] == ["fastest", "second", "third", "slowest"]
@@ -144,7 +144,9 @@ def test_accepted_are_told_apart_by_speed_zone_and_label(tmp_path: Path) -> None
         np.testing.assert_allclose([group["share_of_accepted"] for group in groups], shares)
         assert sum(group["share_of_clients"] for group in groups) == pytest.approx(1)
     assert [zone["group"] for zone in found["participation_by_zone"]][:2] == ["UTC-8", "UTC-5"]
-    assert found["participation_by_label"][3]["share_of_clients"] == pytest.approx((made.label_score_N > 0.5).mean())  # type: ignore[operator]
+    score_N = made.world.label_score_N
+    assert score_N is not None
+    assert found["participation_by_label"][3]["share_of_clients"] == pytest.approx((score_N > 0.5).mean())
     (line,) = [line for line in summary.lines(found) if "slowest quarter" in line]
     assert line.endswith("(of clients 25.0 / 25.0 / 25.0 / 25.0 %)")
 
@@ -155,7 +157,7 @@ def test_without_devices_there_are_labels_alone_and_without_labels_nothing(tmp_p
     assert all(row["accepted_by_tier"] is row["accepted_by_zone"] is None for row in rows)
     made, rows = played(tmp_path, QUADRATIC)
     assert all(row["accepted_by_label"] is None for row in rows)
-    assert made.groupings == {}
+    assert made.world.groupings == {}
     assert rows[-1]["age_rounds"] >= 1, "4 of 8 clients come again soon"
     assert not [key for key in summary.write(tmp_path, made) if key.startswith("participation_by")]
 
@@ -177,4 +179,4 @@ def test_label_scores_out_of_range_are_refused_before_anything_runs() -> None:
 def test_one_time_zone_is_none(tmp_path: Path) -> None:
     devices = {"preset": "phones_us_night"}
     made = experiment(DIGITS, settings("cd_mage"), devices=devices, partition={"name": "by_label", "clients": 200})
-    assert set(made.groupings) == {"tier", "label"}
+    assert set(made.world.groupings) == {"tier", "label"}

@@ -13,8 +13,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from raysim.algorithms.cd_ma import CDMA, Update
+from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Batch, Reply
+from raysim.phase import Reply
 from raysim.problems import Problem
 from server import ledger
 from tests.contracts.table import settings

@@ -19,7 +19,9 @@ from clients.engine import LoopEngine
 from cluster.config import load_config
 from cluster.experiment import Experiment
 from raysim.algorithms.fedcr import FedCR, Update, divergence
-from raysim.phase import Batch, Order, Pass, Reply, WholeShard
+from raysim.batch import Batch
+from raysim.exchange import Order
+from raysim.phase import Pass, Reply, WholeShard
 from raysim.problems.problem import Problem
 from raysim.problems.stochastic import StochasticClassification
 

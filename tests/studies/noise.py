@@ -23,7 +23,7 @@ from torch import Tensor
 from clients.engine import LoopEngine
 from cluster.config import load_config
 from cluster.experiment import Experiment
-from raysim.phase import Order
+from raysim.exchange import Order
 from tests import play
 
 EPSILONS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
