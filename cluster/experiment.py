@@ -36,6 +36,7 @@ from raysim.problems import (
     Prepared,
     Problem,
     require,
+    require_declared,
 )
 from raysim.registry import Registry
 from server.checkpoint import Checkpoints, Store
@@ -75,6 +76,8 @@ class Experiment:
         problem = PROBLEMS.build(
             config.problem.name, config.problem.settings, network=_network(config, spec), data=spec
         )
+        require_declared(problem)
+        require(problem, Evaluated)
         supplied = {"clients": clients, "seed": config.seed, "classes": spec.classes}
         for size, ability in SIZES.items():
             if ALGORITHMS.takes(config.algorithm.name, size):
@@ -101,7 +104,6 @@ class Experiment:
                 "tests of their own; take 0.3, perhaps",
             )
         made = cls(config, shards, problem, algorithm, planner)
-        require(problem, Evaluated)
         _ = made.world.dispatcher(), made.world.groupings  # devices and label scores that cannot be are refused here
         return made
 

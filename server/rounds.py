@@ -37,6 +37,7 @@ class Server:
         memory: handles of clients' memory, by client.
         clock: the dispatcher's.
         done: rounds that have been played.
+        saving, evaluating, watch, dry_run: see their classes.
     """
 
     job: Job
@@ -46,6 +47,10 @@ class Server:
     memory: dict[int, Any] = field(default_factory=dict)
     clock: Any = field(init=False)
     done: int = 0
+    saving: Saving = field(init=False)
+    evaluating: Evaluating = field(init=False)
+    watch: Watch = field(default_factory=Watch)
+    dry_run: DryRun = field(init=False)
     _stopping: bool = False
     _phases: tuple[Row, ...] = ()  # of the last round
 
@@ -54,10 +59,9 @@ class Server:
         self.ledger = Ledger(job.planner.rows_N, job.groupings)
         self.state = job.algorithm.init(job.problem.init(job.planner.seed).to(job.dtype))
         self.clock = job.dispatcher.start()
-        self._watch = Watch()
-        self._saving = Saving(job.checkpoints, job.checkpoint_every, job.rounds)
-        self._evaluating = Evaluating(job, self.fleet, self.ledger, self._saving, self._watch)
-        self._dry_run = DryRun(job.problem, job.row_shape)
+        self.saving = Saving(job.checkpoints, job.checkpoint_every, job.rounds)
+        self.evaluating = Evaluating(job, self.fleet, self.ledger, self.saving, self.watch)
+        self.dry_run = DryRun(job.problem, job.row_shape)
 
     @property
     def point(self) -> Point:
@@ -74,7 +78,7 @@ class Server:
         Rounds do not wait for evaluations, unless one may be the end: an evaluation is under way while the next round
         is played, and reported then. The ledger is written however the run ends.
         """
-        evaluating, saving = self._evaluating, self._saving
+        evaluating, saving = self.evaluating, self.saving
         try:
             report = self._report(self.ledger.latest())
             if evaluating.due(self.done) and not self.ledger.has_evaluation(self.done):
@@ -124,14 +128,14 @@ class Server:
         assert exchange is not None, "a round has a phase"
         self.job.dispatcher.round_ended(self.clock, t, exchange.outcome)
         if exchange.outcome.valid:
-            self._watch.look(t, point, self.point, self.job.algorithm)
+            self.watch.look(t, point, self.point, self.job.algorithm)
         self.done = t + 1
 
     def _exchange(self, t: int, phase: Phase[Any, Any, Any, Any], before: "_Exchange | None") -> "_Exchange":
         """Plays one phase of round t, whose phase before was `before`."""
         started = time.perf_counter()
         message = phase.sends(self.state)
-        traffic = self._dry_run.traffic(phase, message, before.message if before else None)
+        traffic = self.dry_run.traffic(phase, message, before.message if before else None)
         outcome = self.job.dispatcher.dispatch(self.clock, phase, t, traffic, before.outcome if before else None)
         blocks: list[Block] = []
         if outcome.valid:
@@ -143,12 +147,12 @@ class Server:
             if total.rejected:
                 outcome = outcome.without(total.rejected)
                 kept = {client: memory for client, memory in kept.items() if client not in total.rejected}
-                self._watch.rejected(phase, outcome)
+                self.watch.rejected(phase, outcome)
         summed = time.perf_counter()
         if outcome.valid:
             self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
             self.memory |= kept  # only now: what a failed phase would have left behind is never seen
-            self._saving.remembered(kept)
+            self.saving.remembered(kept)
         spent = Spent(time.perf_counter() - started, planned - started, summed - planned)
         return _Exchange(message, outcome, self.ledger.phase(t, phase.name, blocks, outcome, spent))
 
@@ -156,10 +160,10 @@ class Server:
         """Goes on from where a run stood, instead of from the beginning."""
         self.state, self.clock, self.done = standing.state, standing.clock, standing.rounds
         self.memory = dict(self.fleet.keep(standing.memory))
-        self._saving.restart(self.done)
+        self.saving.restart(self.done)
         metrics, rounds = standing.tables["metrics"], standing.tables["rounds"]
         # The last round is evaluated in any case, and need not be the last any more.
-        due = [self._evaluating.due(measured) for measured in metrics["round"].to_pylist()]
+        due = [self.evaluating.due(measured) for measured in metrics["round"].to_pylist()]
         self.ledger.restore({**standing.tables, "metrics": metrics.filter(pa.array(due, pa.bool_()))})
         self._phases = tuple(rounds.filter(pc.equal(rounds["round"], self.done - 1)).to_pylist())
 
@@ -168,17 +172,17 @@ class Server:
         return self.done >= self.job.rounds or (stop_at is not None and stop_at.reached_in(latest.metrics))
 
     def _evaluate(self) -> None:
-        self._evaluating.begin(self.state, self.memory, self._report({}, evaluated=True))
+        self.evaluating.begin(self.state, self.memory, self._report({}, evaluated=True))
 
     def _save(self) -> None:
         # Only the clock is changed in place.
         standing = Standing(self.done, self.state, copy.deepcopy(self.clock), {}, self.ledger.tables())
-        self._saving.begin(standing, dict(self.memory), self.fleet)
+        self.saving.begin(standing, dict(self.memory), self.fleet)
 
     def _report(self, metrics: Metrics, evaluated: bool = False) -> Progress:
         return Progress(
             self.done, self.job.rounds, metrics, evaluated, self.ledger.bytes_down, self.ledger.bytes_up,
-            self.job.dispatcher.now_s(self.clock), self._watch.take(), self._phases,
+            self.job.dispatcher.now_s(self.clock), self.watch.take(), self._phases,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from raysim.problems.abilities import (
     ScoredByRow,
     StatisticsOfRows,
     require,
+    require_declared,
 )
 from raysim.problems.auc import AUC
 from raysim.problems.binary import Binary
@@ -80,4 +81,5 @@ __all__ = [
     "StatisticsOfRows",
     "StochasticClassification",
     "require",
+    "require_declared",
 ]

@@ -18,7 +18,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
@@ -55,6 +55,34 @@ def require(problem: Problem, ability: type[Wanted], key: str = "problem.name") 
     if not isinstance(problem, ability):
         raise ConfigError(key, f"{type(problem).__name__} {ability.absent}")
     return problem
+
+
+def require_declared(problem: Problem) -> None:
+    """Raises ConfigError where a problem has a method of an ability that it does not derive from.
+
+    Nobody would ask for that method.
+    """
+    for ability in _below(Ability):
+        methods = [name for name, member in vars(ability).items() if not name.startswith("_") and _is_code(member)]
+        own = next((name for name in methods if hasattr(type(problem), name)), None)
+        if own is not None and not isinstance(problem, ability) and not hasattr(Problem, own):
+            raise ConfigError(
+                "problem.name",
+                f"{type(problem).__name__} has a method {own!r}, which counts only for a class that derives from "
+                f"raysim.problems.{ability.__name__}; name that before Problem among its bases",
+            )
+
+
+def _below(kind: type[Ability]) -> Iterator[type[Ability]]:
+    """Yields the abilities of this module that derive from a class."""
+    for ability in kind.__subclasses__():
+        if ability.__module__ == __name__:
+            yield ability
+            yield from _below(ability)
+
+
+def _is_code(member: object) -> bool:
+    return callable(member) or isinstance(member, property)
 
 
 class Evaluated(Ability):

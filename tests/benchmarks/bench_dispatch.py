@@ -20,6 +20,7 @@ import numpy as np
 
 from raysim.algorithms.cd_mage import Collect
 from raysim.devices import AVAILABILITY, Availability, DeviceModel, Population
+from raysim.phase import Uniform, WholeShard
 from raysim.wire import Traffic
 from server.dispatch import Devices
 from server.plan import Planner
@@ -54,7 +55,7 @@ def measure(size: int, name: str, trace: str) -> tuple[float, float, float, floa
     S = min(100, size // 25)  # so many that in a small population, mostly off, the server need not wait
     taken_s = []
     for t in range(8 if size > 10_000 else 50):
-        devices.dispatch(clock, Collect(S), t, Traffic(5_600_000, 0, 5_600_000), None)
+        devices.dispatch(clock, Collect(Uniform(S), WholeShard()), t, Traffic(5_600_000, 0, 5_600_000), None)
         taken_s.append(time.perf_counter() - began)
         began = time.perf_counter()
     return taken_s[0], statistics.median(taken_s[1:]), base, peak_mb()

@@ -23,7 +23,7 @@ import numpy as np
 import ray
 import torch
 
-from clients import ray_fleet
+from clients.actors import fleet as ray_fleet
 from cluster import load_config, yaml12
 from cluster.experiment import Experiment
 from raysim.errors import RaysimError
@@ -115,7 +115,7 @@ def server_cost() -> Line:
             for _ in range(6):
                 started = time.process_time()
                 fleet.run(order, blocks, {})
-                took.append((time.process_time() - started) / len(fleet._runs(blocks)))
+                took.append((time.process_time() - started) / len(fleet._grouped(blocks)))
         sizes.append(8.0 * order.message.x.numel())
         times.append(statistics.median(took[1:]))
         _say(f"server, a task with a sum of {sizes[-1] / 1e6:6.3f} MB: {1000 * times[-1]:.2f} ms of a processor")
@@ -162,7 +162,9 @@ def plan_cost() -> float:
         started = time.perf_counter()
         _, blocks = ordered(made)
         took = time.perf_counter() - started
-        n_bytes = sum(block.drawn[0].rows_CKB.nbytes for block in blocks if block.drawn[0].rows_CKB is not None)
+        n_bytes = sum(
+            block.minibatches[0].rows_CKB.nbytes for block in blocks if block.minibatches[0].rows_CKB is not None
+        )
         _say(f"plan of {S:>6} clients, 12 minibatches of 10: {took:.2f} s, {n_bytes / 1e6:.0f} MB of row numbers")
     return took / S
 

@@ -147,9 +147,11 @@ def write_task(path: Path, made: Experiment, model: str, rounds: int) -> None:
     def drawn(phase: Any, t: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         cohort = made.planner.cohort(phase.cohort, t, phase.name, None)
         blocks = made.planner.blocks(phase.works, t, phase.name, cohort)
-        if blocks[0].drawn[0].rows_CKB is None:
+        if blocks[0].minibatches[0].rows_CKB is None:
             return cohort, np.zeros((len(cohort), 0, 0), np.int64)
-        rows = np.concatenate([block.drawn[0].rows_CKB for block in blocks if block.drawn[0].rows_CKB is not None])
+        rows = np.concatenate(
+            [block.minibatches[0].rows_CKB for block in blocks if block.minibatches[0].rows_CKB is not None]
+        )
         return cohort, rows + shards.offsets_N1[cohort][:, None, None]
 
     played: dict[str, NDArray[np.int64]] = {

@@ -75,10 +75,10 @@ def test_passes_follow_each_other_on_batches_of_their_own(base: dict[str, Any], 
             return made.problem.gradient(at, Batch(inputs[rows], torch.tensor(labels[rows]), share))  # noqa: B023
 
         at = z
-        for drawn, eta in zip(one.drawn[:2], (0.01, 0.1), strict=True):
+        for drawn, eta in zip(one.minibatches[:2], (0.01, 0.1), strict=True):
             for rows in drawn.rows_CKB[0]:
                 at = at.descent_ascent(gradient(at, rows[rows >= 0]), eta, eta)
-        assert one.drawn[2].rows_CKB is None
+        assert one.minibatches[2].rows_CKB is None
         expected.append((at, gradient(at, np.arange(len(labels)))))
     for ours, theirs in zip(total.mean(torch.float64), zip(*expected, strict=True), strict=True):
         for name in ("x", "y"):
@@ -180,5 +180,5 @@ def test_the_number_of_torch_threads_is_put_back() -> None:
     before = torch.get_num_threads()
     made = experiment(DIGITS, settings("cd_ma"))
     fleet = InProcessFleet(made.engine(), threads=before + 1)
-    assert fleet.beside(torch.get_num_threads)() == before + 1
+    assert fleet.in_background(torch.get_num_threads)() == before + 1
     assert torch.get_num_threads() == before

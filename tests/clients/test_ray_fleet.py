@@ -15,7 +15,8 @@ import ray
 import torch
 from torch.utils import _pytree as pytree
 
-from clients import ray_fleet
+from clients.actors import fleet as ray_fleet
+from clients.actors import tasks as ray_tasks
 from clients.actors.fleet import RayFleet
 from clients.fleet import InProcessFleet
 from clients.placement import ClientsConfig, Placement
@@ -147,7 +148,7 @@ def test_what_does_not_reach_the_actors_is_told_of(
     quadratic: tuple[Any, RayFleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where store and disk are full, and Ray tries for ever to bring what was put on disk."""
-    monkeypatch.setattr(ray_fleet, "ANSWER_S", 3.0)
+    monkeypatch.setattr(ray_tasks, "ANSWER_S", 3.0)
     made, fleet = quadratic
     playing, memory = Server(made.job(tmp_path), replace(fleet, timeout_s=1.5)), never.remote()
     playing.memory = dict.fromkeys(range(8), memory)
@@ -187,10 +188,10 @@ def test_statistics_of_a_population_are_the_same_on_actors(ray_cluster: None, mo
         return made.problem.evaluate(z, seen(fleet.pool("test")))
 
     try:
-        there = fleet.beside(lambda: evaluated(fleet))()
+        there = fleet.in_background(lambda: evaluated(fleet))()
     finally:
         fleet.end()
-    assert there == here.beside(lambda: evaluated(here))()
+    assert there == here.in_background(lambda: evaluated(here))()
     assert there != made.problem.evaluate(z, here.pool("test"))
 
 
@@ -201,10 +202,10 @@ def test_an_evaluation_in_several_passes_gives_the_same_bits(split: Any, ray_clu
     fleet, here = started(made, Placement(2, None)), InProcessFleet(made.engine())
     z = made.problem.init(0)
     try:
-        there = fleet.beside(lambda: made.problem.evaluate(z, fleet.pool(split)))()
+        there = fleet.in_background(lambda: made.problem.evaluate(z, fleet.pool(split)))()
     finally:
         fleet.end()
-    assert there == here.beside(lambda: made.problem.evaluate(z, here.pool(split)))()
+    assert there == here.in_background(lambda: made.problem.evaluate(z, here.pool(split)))()
     assert there["robust_loss"] > there["loss"]
 
 

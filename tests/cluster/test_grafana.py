@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.util.metrics import Counter, Metric
 
-from clients import ray_fleet
+from clients.actors import fleet as ray_fleet
 from cluster import observers
 
 DASHBOARD: dict[str, Any] = json.loads((Path(__file__).parents[2] / "cluster" / "grafana.json").read_text())

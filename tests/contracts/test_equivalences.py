@@ -59,7 +59,7 @@ def test_cd_ma_with_all_clients_is_local_sgda(base: dict, tmp_path: Path) -> Non
             inputs = torch.tensor(features, dtype=torch.float64) * made.shards.mul + made.shards.add
             rows_KB = (
                 made.planner.blocks(made.algorithm.phases(t)[0].works, t, "update", np.array([i]))[0]
-                .drawn[0]
+                .minibatches[0]
                 .rows_CKB[0]
             )
             for rows in rows_KB:

@@ -14,7 +14,7 @@ from cluster import summary
 from raysim.algorithms.cd_ma import CDMA, Update
 from raysim.errors import ClientError, Diverged, RoundsFailed
 from raysim.exchange import Order
-from raysim.phase import Reply
+from raysim.phase import LocalSteps, Reply, Uniform
 from server.watch import STILL_ROUNDS
 from tests.clients.test_engine import poisoned
 from tests.contracts.table import ALL_ROWS, PERSONAL, base_of, settings
@@ -147,7 +147,7 @@ class Constant(Update):
     """Uploads what does not depend on the client, or nothing at all."""
 
     def finish(self, sent: Any, carry: Any) -> Reply[Any]:
-        return Reply(sent if self.K == 1 else ())
+        return Reply(sent if self.work.K == 1 else ())
 
     def absorb(self, state: Any, mean: Any, accepted: int) -> Any:
         return mean or state
@@ -158,7 +158,8 @@ class Constants(CDMA):
     """CD-MA that stands still."""
 
     def phases(self, t: int) -> tuple[Update]:
-        return (Constant(self.S, self.K, self.batch, self.eta, self.gamma),)
+        steps = LocalSteps(self.K, self.batch)
+        return (Constant(Uniform(self.S), steps, eta=self.eta, gamma=self.gamma),)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

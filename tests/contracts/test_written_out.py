@@ -53,7 +53,7 @@ class Clients:
         if isinstance(what.work, WholeShard):
             yield np.arange(6)
         else:
-            yield from (rows[rows >= 0] for rows in block.drawn[0].rows_CKB[0])
+            yield from (rows[rows >= 0] for rows in block.minibatches[0].rows_CKB[0])
 
 
 def agrees(made: Experiment, folder: Path, expected: list[Array]) -> None:
@@ -180,7 +180,9 @@ def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, keep_
     playing = server(made, tmp_path)
     for t, reference in enumerate(inner):
         playing.play(t)
-        np.testing.assert_allclose(made.algorithm.beside(playing.state)["inner"].x, reference, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(
+            made.algorithm.extra_points(playing.state)["inner"].x, reference, rtol=1e-11, atol=1e-12
+        )
 
 
 def test_local_scgdam_settles_where_the_inner_value_is_the_saddle_of_the_outer_function(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_local_scgdam_settles_where_the_inner_value_is_the_saddle_of_the_outer_f
     for t in range(150):
         playing.play(t)
     known = made.problem.known(made.shards)  # type: ignore[attr-defined]
-    reached = made.algorithm.beside(playing.state)["inner"]
+    reached = made.algorithm.extra_points(playing.state)["inner"]
     assert (reached - known).norm() < 1e-8
     assert (playing.point - known).norm() > 1e-2
 

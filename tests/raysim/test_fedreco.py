@@ -56,7 +56,7 @@ def test_a_round_of_algorithm_1_written_out(engine: str, reduction: str, tmp_pat
         sent = []
         for client in cohort.tolist():
             (block,) = made.planner.blocks(phase.works, t, "update", np.array([client]))
-            heads, extractors, last = (drawn.rows_CKB[0] for drawn in block.drawn)  # type: ignore[index]
+            heads, extractors, last = (drawn.rows_CKB[0] for drawn in block.minibatches)  # type: ignore[index]
             mine = ByHand(made, client)
             u, v = (part.clone() for part in kept.get(client, (u_0, v_0)))
             for rows in heads:

@@ -106,6 +106,9 @@ class _Recorder:
         self.passes = [Pass(LocalSteps(2, 6), self.step)]
         self.works = [each.work for each in self.passes]
 
+    def check(self, sent: Point, memory: None) -> None:
+        pass
+
     def start(self, sent: Point, memory: None) -> Point:
         return sent
 
@@ -129,7 +132,7 @@ def test_an_exact_gradient_is_the_mean_over_minibatches(engine: str) -> None:
     blocks = made.planner.blocks(collect.works, 0, "collect", np.array([client]))
     state = made.algorithm.init(z)
     partial, _ = InProcessFleet(made.engine()).run(Order(0, collect, collect.sends(state)), blocks, {})
-    first, key = int(made.shards.offsets_N1[client]), int(blocks[0].drawn[0].keys_C[0])
+    first, key = int(made.shards.offsets_N1[client]), int(blocks[0].minibatches[0].keys_C[0])
     engine_of = made.engine()
     expected = z.zeros_like()
     for k in range(12):

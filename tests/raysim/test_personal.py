@@ -150,7 +150,7 @@ def test_a_round_of_fedpac_written_out(engine: str, tmp_path: Path) -> None:
         bodies, h, V, trained, sums, counts = [], [], [], [], torch.zeros(10, 8).double(), torch.zeros(10)
         for client in cohort:
             (block,) = made.planner.blocks(phase.works, t, "update", np.array([client]))
-            first, _, second, _ = (drawn.rows_CKB for drawn in block.drawn)
+            first, _, second, _ = (drawn.rows_CKB for drawn in block.minibatches)
             features, labels = made.shards.shard(client)
             inputs = torch.tensor(features, dtype=torch.float64) * made.shards.mul + made.shards.add
             b = torch.tensor(labels)

@@ -19,6 +19,7 @@ from raysim.algorithms.cd_mage import Collect
 from raysim.devices import Availability, Population
 from raysim.devices.availability import Always, Bernoulli, Label
 from raysim.devices.population import ComputeConfig, DeviceModel, FailureConfig, LinkConfig
+from raysim.phase import Uniform, WholeShard
 from raysim.wire import Traffic
 from server.dispatch import Clients, Devices
 from server.plan import Planner
@@ -81,8 +82,8 @@ def test_training_goes_to_the_optimum_of_those_who_are_about(name: str, tmp_path
         h, c, score = wells(made)
         pi = np.ones(len(c)) if model == "always" else 0.8 * (0.1 + 0.9 * score)
         if model == "bernoulli":
-            assert isinstance(made.availability, Bernoulli)
-            np.testing.assert_allclose(made.availability.shares, pi)
+            assert isinstance(made.world.availability, Bernoulli)
+            np.testing.assert_allclose(made.world.availability.shares, pi)
         predicted = (pi * h * c).sum() / (pi * h).sum()
         measured[model] = mean_x(server(made, tmp_path), rounds, burn_in)
         error = spread(pi, h, c) / math.sqrt(S * (rounds - burn_in))
@@ -108,8 +109,8 @@ def accepted(population: Population, availability: Availability, S: int, n: int,
     N = population.size
     policy = PolicyConfig(over_select=n / S, late="cancel", deadline_s=1e6)
     devices = Devices(Planner(np.ones(N, dtype=np.int64), 0), population, availability, policy)
-    clock = devices.start()
-    return [devices.dispatch(clock, Collect(S), t, Traffic(0, 0, 0), None).accepted for t in range(rounds)]
+    clock, phase = devices.start(), Collect(Uniform(S), WholeShard())
+    return [devices.dispatch(clock, phase, t, Traffic(0, 0, 0), None).accepted for t in range(rounds)]
 
 
 def slow_share(m: float, S: int, n: int) -> float:

@@ -36,6 +36,7 @@ from raysim.devices.population import (
     MemoryConfig,
 )
 from raysim.errors import ConfigError, DataError, NotEnoughDevices, RoundsFailed
+from raysim.phase import LocalSteps, Same, Uniform, WholeShard
 from raysim.point import Point
 from raysim.wire import Traffic
 from server.dispatch import AnyPhase, Clients, Clock, Devices, Ideal, Outcome, Streak
@@ -132,11 +133,11 @@ def serve(
 
 
 def collect(S: int) -> Collect:
-    return Collect(S)
+    return Collect(Uniform(S), WholeShard())
 
 
 def update(S: int, same_clients: bool = False) -> Update:
-    return Update(S, K=1, batch=1, eta=0.1, gamma=0.1, same_clients=same_clients)
+    return Update(Same() if same_clients else Uniform(S), LocalSteps(1, 1), eta=0.1, gamma=0.1)
 
 
 def play(devices: Served, t: int, *phases: AnyPhase, traffic: Traffic = NOTHING) -> list[Outcome]:

@@ -111,9 +111,9 @@ def test_tables_of_devices_in_three_formats(tmp_path: Path) -> None:
     ):
         made = experiment(QUADRATIC, settings("cd_ma"), devices={"preset": "always_on", "table": given})
         if sec_per_sample is not None:
-            np.testing.assert_allclose(made.population.sec_per_sample_N, sec_per_sample)
-        np.testing.assert_allclose(made.population.down_bps_N, down_bps)
-        np.testing.assert_allclose(made.population.up_bps_N, up_bps)
+            np.testing.assert_allclose(made.world.population.sec_per_sample_N, sec_per_sample)
+        np.testing.assert_allclose(made.world.population.down_bps_N, down_bps)
+        np.testing.assert_allclose(made.world.population.up_bps_N, up_bps)
 
 
 @pytest.mark.parametrize("given", [{"format": "flash_links"}, {"unit": "kB/s"}])
@@ -135,11 +135,11 @@ def test_phones_of_flash_are_drawn_whole_and_by_weight(tmp_path: Path) -> None:
         QUADRATIC, settings("cd_ma"), data={"clients": 4000},
         devices={"preset": "always_on", "table": given, "memory": {"required_mb": 4096}},
     )  # fmt: skip
-    slow = made.population.sec_per_sample_N > 0.1
+    slow = made.world.population.sec_per_sample_N > 0.1
     share = 18_820 / 35_407
     assert abs(slow.mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
-    assert (made.population.has_memory_N == ~slow).all()
-    fast = made.population.sec_per_sample_N < 0.05
+    assert (made.world.population.has_memory_N == ~slow).all()
+    fast = made.world.population.sec_per_sample_N < 0.05
     assert 0 < fast.mean() < 0.0045 + 4 * math.sqrt(0.0045 / 4000)
     assert Experiment.build(load_config(made.resolved)).resolved == made.resolved
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cluster import summary
 from cluster.experiment import Experiment
 from raysim.errors import ConfigError
-from raysim.problems import Quadratic
+from raysim.problems import LabelScored, Quadratic
 from server.participation import Grouping, Tally
 from tests.contracts.table import settings
 from tests.play import DIGITS, QUADRATIC, experiment, server
@@ -163,7 +163,7 @@ def test_without_devices_there_are_labels_alone_and_without_labels_nothing(tmp_p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Percent(Quadratic):
+class Percent(LabelScored, Quadratic):
     """Scores of another range than they are to be of."""
 
     def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:

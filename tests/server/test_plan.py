@@ -14,7 +14,7 @@ def planner(rows: list[int], seed: int = 0, block: int | None = None, together: 
 
 def batches(rows: int, K: int, batch: int, t: int = 0, client: int = 0) -> np.ndarray:
     made = planner([rows] * (client + 1)).blocks([LocalSteps(K, batch)], t, "update", np.array([client]))
-    return made[0].drawn[0].rows_CKB[0]
+    return made[0].minibatches[0].rows_CKB[0]
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(12, 3), (13, 5), (7, 7), (1, 1)])
@@ -46,20 +46,22 @@ def test_more_local_steps_only_append() -> None:
 
 def test_round_phase_client_and_seed_each_change_the_batches() -> None:
     work, who = LocalSteps(4, 5), np.array([1])
-    base = planner([20, 20, 20]).blocks([work], 0, "update", who)[0].drawn[0].rows_CKB
+    base = planner([20, 20, 20]).blocks([work], 0, "update", who)[0].minibatches[0].rows_CKB
     for other in (
         planner([20, 20, 20]).blocks([work], 1, "update", who),
         planner([20, 20, 20]).blocks([work], 0, "other", who),
         planner([20, 20, 20]).blocks([work], 0, "update", np.array([2])),
         planner([20, 20, 20], seed=1).blocks([work], 0, "update", who),
     ):
-        assert (other[0].drawn[0].rows_CKB != base).any()
+        assert (other[0].minibatches[0].rows_CKB != base).any()
 
 
 def test_each_pass_of_a_phase_has_streams_of_its_own_and_the_first_is_the_phases() -> None:
     work, who = LocalSteps(4, 5), np.array([0, 2])
-    first, second, whole = planner([20, 20, 20], block=2).blocks([work, work, WholeShard()], 0, "update", who)[0].drawn
-    (alone,) = planner([20, 20, 20], block=2).blocks([work], 0, "update", who)[0].drawn
+    first, second, whole = (
+        planner([20, 20, 20], block=2).blocks([work, work, WholeShard()], 0, "update", who)[0].minibatches
+    )
+    (alone,) = planner([20, 20, 20], block=2).blocks([work], 0, "update", who)[0].minibatches
     assert (first.rows_CKB == alone.rows_CKB).all()
     assert (first.keys_C == alone.keys_C).all()
     assert (second.rows_CKB != first.rows_CKB).any()
@@ -73,7 +75,7 @@ def test_blocks_cut_the_cohort_in_order_and_do_not_change_the_batches(block: int
     whole = planner([20] * 100, block=1000).blocks([work], 5, "update", cohort)[0]
     cut = planner([20] * 100, block=block).blocks([work], 5, "update", cohort)
     assert (np.concatenate([b.clients_C for b in cut]) == cohort).all()
-    assert (np.concatenate([b.drawn[0].rows_CKB for b in cut]) == whole.drawn[0].rows_CKB).all()
+    assert (np.concatenate([b.minibatches[0].rows_CKB for b in cut]) == whole.minibatches[0].rows_CKB).all()
     sizes = [len(b) for b in cut]
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) <= (block or 3)
@@ -90,7 +92,7 @@ def test_clients_that_are_computed_together_make_blocks_by_powers_of_two(clients
 
 def test_a_whole_shard_has_no_batches() -> None:
     (block, *_) = planner([20] * 9).blocks([WholeShard()], 0, "collect", np.array([1, 4]))
-    assert block.drawn[0].rows_CKB is None
+    assert block.minibatches[0].rows_CKB is None
 
 
 @pytest.mark.parametrize("first", [None, 1, 3, 8])
@@ -101,7 +103,9 @@ def test_the_smallest_minibatch_is_that_of_the_drawn_ones(batch: int | None, fir
         work = LocalSteps(K, batch, first)
         blocks = made.blocks([work], 0, "update", made.population)
         drawn = [
-            np.count_nonzero(rows_KB >= 0, axis=1).min() for block in blocks for rows_KB in block.drawn[0].rows_CKB
+            np.count_nonzero(rows_KB >= 0, axis=1).min()
+            for block in blocks
+            for rows_KB in block.minibatches[0].rows_CKB
         ]
         assert made.smallest(work).tolist() == drawn
 
@@ -150,6 +154,6 @@ def test_blocks_are_as_wide_as_their_own_largest_batch() -> None:
     rows_N = np.full(100, 8)
     rows_N[7] = 5_000
     made = Planner(rows_N, 0, block=10).blocks([LocalSteps(K=2, batch=None)], 0, "update", np.arange(100))
-    assert [block.drawn[0].rows_CKB.shape for block in made if block.drawn[0].rows_CKB is not None] == [
+    assert [block.minibatches[0].rows_CKB.shape for block in made if block.minibatches[0].rows_CKB is not None] == [
         (10, 2, 5_000)
     ] + 9 * [(10, 2, 8)]

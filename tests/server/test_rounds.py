@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from raysim.algorithms.cd_ma import CDMA, Update
 from raysim.batch import Batch
 from raysim.errors import ConfigError
-from raysim.phase import Reply
+from raysim.phase import LocalSteps, Reply, Uniform
 from raysim.problems import Problem
 from server import ledger
 from tests.contracts.table import settings
@@ -61,7 +61,7 @@ def test_rows_and_device_time_are_those_of_all_passes(tmp_path: Path) -> None:
     (row,) = playing.ledger.tables()["rounds"].to_pylist()
     assert row["rows"] == 4 * (3 * 2 + 2 * 3 + 6), "clients, minibatches of 2 and of 3, the shard of 6"
     gradients = 4 * (3 * 2 + 2 * (2 * 3) + 6)  # the second pass computes two for each row
-    assert row["compute_s"] == pytest.approx(gradients * made.population.sec_per_sample_N[0])
+    assert row["compute_s"] == pytest.approx(gradients * made.world.population.sec_per_sample_N[0])
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
@@ -156,10 +156,10 @@ class Growing(Update):
 
 @dataclass(frozen=True, kw_only=True)
 class Grown(CDMA):
-    """CD-MA that sends more than its shapes say."""
+    """CD-MA whose uploads grow with the rows that a client steps through; a dry run has one row a step."""
 
     def phases(self, t: int) -> tuple[Update]:
-        return (Growing(self.S, self.K, self.batch, self.eta, self.gamma),)
+        return (Growing(Uniform(self.S), LocalSteps(self.K, self.batch), eta=self.eta, gamma=self.gamma),)
 
 
 def test_an_upload_of_another_size_than_was_booked_stops_the_run(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_upload_of_another_size_than_was_booked_stops_the_run(tmp_path: Path)
         playing.play(0)
     assert str(caught.value).startswith(
         f"algorithm.name: in round 0, phase 'update', the accepted clients uploaded {4 * (7 + 8) * 8} bytes together, "
-        f"and {4 * 7 * 8} are booked; Growing.finish must return tensors whose shapes"
+        f"and {4 * (7 + 4) * 8} are booked; Growing.finish must return tensors whose shapes"
     )
     assert playing.state is before
 
@@ -211,7 +211,8 @@ class BrokenLater(CDMA):
     """CD-MA whose server fails in round 2."""
 
     def phases(self, t: int) -> tuple[Update]:
-        return ((Broken if t == 2 else Update)(self.S, self.K, self.batch, self.eta, self.gamma),)
+        kind, steps = Broken if t == 2 else Update, LocalSteps(self.K, self.batch)
+        return (kind(Uniform(self.S), steps, eta=self.eta, gamma=self.gamma),)
 
 
 def test_a_fault_in_a_users_server_half_says_where_it_was(tmp_path: Path) -> None:
