@@ -17,6 +17,7 @@ from clients.gradients import remark
 from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
+from cluster.loggers import LOGGERS
 from cluster.world import World
 from raysim.algorithm import Algorithm
 from raysim.algorithms import ALGORITHMS
@@ -264,6 +265,8 @@ def require_known(config: Config) -> None:
     if config.devices is not None:
         choice = config.devices.availability
         AVAILABILITY.settings(choice.name, choice.settings, "devices.availability")
+    for name in config.output.loggers:
+        LOGGERS.find(name, "output.loggers")
 
 
 def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import ray
 from ray import cloudpickle, tune
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clients.actors.fleet import own_namespace
@@ -42,7 +43,7 @@ Say = Callable[[str], None]
 
 # Seconds between two questions of a trial's whether it is to stop.
 LOOK_S = 1.0
-# In the place of a metric that is undefined, or its negative; finite, since Tune takes quantiles of it.
+# In the place of a metric that is undefined, or its negative; finite, since quantiles are taken of it.
 WORST = sys.float_info.max / 4
 # Of Ray Tune: no files of its own beside a run's, no change of the working directory, and Ctrl-C is heard here.
 SETTINGS = {
@@ -248,7 +249,7 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
                 param_space={"place": tune.grid_search(list(range(len(tasks))))},
                 tune_config=tune.TuneConfig(
                     reuse_actors=True,
-                    scheduler=_Apart(config.early, study, where, made) if config.early else None,
+                    scheduler=_Halving(config.early, study, where, made) if config.early else None,
                     max_concurrent_trials=None if config.concurrency == "auto" else config.concurrency,
                 ),
                 run_config=tune.RunConfig(
@@ -451,67 +452,44 @@ class _Told(tune.Callback):
         self._book.note(Row(name, "failed", last.get("time_total_s", 0.0), said))
 
 
-class _Apart(FIFOScheduler):
-    """ASHA among trials that differ in the keys of `early.over` only, and not between others.
+class _Halving(FIFOScheduler):
+    """ASHA among trials that differ in the keys of `early.over` only (Li et al. 2020, arXiv 1810.05934, algorithm 2).
 
-    Where a study goes on, it is told of the evaluations that there are, in their order: a trial that went on from its
-    checkpoint would else be compared at its present rounds with others at their first.
+    A trial that comes to a rung, `grace` times a power of `reduction` rounds, goes on if it is among the best
+    1/`reduction` of those that have come there. Where a study goes on, the scheduler is told of the evaluations that
+    there are, in their order.
     """
 
     def __init__(self, early: Early, study: Study, where: Path, made: Sequence[_Made]) -> None:
         super().__init__()
-        self._where, self._names = where, [one.trial.name for one in made]
-        self._splits = {trial.name: trial.config.evaluate.splits[-1] for trial in study.trials}
+        self._early, self._names = early, [one.trial.name for one in made]
         self._groups = {trial.name: trial.without(early.over) for trial in study.trials}
-        self._judged = {one.trial.without(early.over): (one.headline, one.higher_is_better) for one in made}
-        rounds: dict[str, int] = {}
+        judged = {self._groups[one.trial.name]: one for one in made}
+        self._sign = {group: 1 if one.higher_is_better else -1 for group, one in judged.items()}
+        self._rungs: dict[tuple[str, int], dict[str, float]] = {}
         for trial in study.trials:
-            group = self._groups[trial.name]
-            rounds[group] = max(rounds.get(group, early.grace), trial.config.rounds)
-        self._asha = {
-            group: AsyncHyperBandScheduler(
-                time_attr="rounds",
-                metric="value",
-                mode="max" if higher else "min",
-                max_t=rounds[group],
-                grace_period=early.grace,
-                reduction_factor=early.reduction,
-            )
-            for group, (_, higher) in self._judged.items()
-        }
-        for trial in study.trials:
-            if trial.name not in self._names and self._groups[trial.name] in self._asha:
-                self._tell(None, trial.name, _Over(trial.name))
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._tell(tune_controller, self._names[trial.config["place"]], trial)
+            if like := judged.get(self._groups[trial.name]):
+                with contextlib.suppress(DataError):  # it has not come to an evaluation
+                    curve = Curve.read(where / TRIALS / trial.name, like.headline, trial.config.evaluate.splits[-1])
+                    for rounds, value in zip(curve.axes["round"].tolist(), curve.value.tolist(), strict=True):
+                        self._goes_on(trial.name, rounds, _defined(value, like.higher_is_better))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        decision: str = self._of(trial).on_trial_result(tune_controller, trial, result)
-        return decision
+        if "rounds" not in result:  # the last report says what became of the trial
+            return str(self.CONTINUE)
+        goes_on = self._goes_on(self._names[trial.config["place"]], result["rounds"], result["value"])
+        return str(self.CONTINUE if goes_on else self.STOP)
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
-
-    def _of(self, trial: Any) -> AsyncHyperBandScheduler:
-        return self._asha[self._groups[self._names[trial.config["place"]]]]
-
-    def _tell(self, tune_controller: Any, name: str, trial: Any) -> None:
-        """Of a trial, and what it has come to in the study's folder."""
-        asha = self._asha[self._groups[name]]
-        asha.on_trial_add(tune_controller, trial)
-        metric, higher = self._judged[self._groups[name]]
-        try:
-            curve = Curve.read(self._where / TRIALS / name, metric, self._splits[name])
-        except DataError:  # it has not come to an evaluation
-            return
-        for rounds, value in zip(curve.axes["round"].tolist(), curve.value.tolist(), strict=True):
-            if rounds:
-                asha.on_trial_result(tune_controller, trial, {"rounds": rounds, "value": _defined(value, higher)})
-
-
-@dataclass(frozen=True)
-class _Over:
-    """A trial of which Tune knows nothing, as far as its scheduler asks."""
-
-    trial_id: str
+    def _goes_on(self, trial: str, rounds: float, value: float) -> bool:
+        group, rung = self._groups[trial], self._early.grace
+        if rounds < rung:
+            return True
+        while rung * self._early.reduction <= rounds:
+            rung *= self._early.reduction
+        values = self._rungs.setdefault((group, rung), {})
+        if trial in values:
+            return True
+        values_so_far = [*values.values()]
+        values[trial] = self._sign[group] * value
+        cutoff = np.percentile(values_so_far, 100 * (1 - 1 / self._early.reduction)) if values_so_far else -np.inf
+        return bool(values[trial] >= cutoff)

@@ -163,8 +163,6 @@ def headline(folder: Path) -> str:
         raise DataError(f"{folder} is no folder of a run with results ({error.filename})") from None
     except ValueError as error:
         raise DataError(f"{folder} is no folder of a run with results ({' '.join(str(error).split())})") from None
-    if not summary and config["problem"]["name"] not in PROBLEMS.entries:
-        raise DataError(f"{folder} has not finished, and its problem is your own: name one of its metrics (--metric)")
     return _headline(folder, config, summary)[0]
 
 
@@ -175,8 +173,8 @@ def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any
     problem = PROBLEMS.entries.get(config["problem"]["name"])
     if problem is None:
         raise DataError(
-            f"{folder}: its summary.json, of an older raysim, does not say what its headline metric is, and its "
-            f"problem {config['problem']['name']} is not one of raysim's own"
+            f"{folder} has not finished, and its problem {config['problem']['name']} is your own: name one of its "
+            "metrics (--metric)"
         )
     return problem.headline, problem.higher_is_better  # type: ignore[attr-defined]
 
