@@ -122,7 +122,7 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
     if target is not None:
         beside["speed_up"] = tables.speed_up(runs, target), ""
         yield Part("to_target", "Cost to the target", _TO_TARGET, table=tables.to_target(runs, target))
-    for one in figures.drawn(runs, target, exponents, devices):
+    for one in figures.all_figures(runs, target, exponents, devices):
         table, _ = beside.pop(one.name, ([], ""))
         picture = plots.saved(one.figure, "png")
         yield Part(one.name, one.title, one.caption, picture, table, [run.name for run in one.runs])

@@ -172,10 +172,7 @@ def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any
         return found["metric"], found["higher_is_better"]
     problem = PROBLEMS.entries.get(config["problem"]["name"])
     if problem is None:
-        raise DataError(
-            f"{folder} has not finished, and its problem {config['problem']['name']} is your own: name one of its "
-            "metrics (--metric)"
-        )
+        raise DataError(f"{folder} has not finished, and its problem is your own: name one of its metrics (--metric)")
     return problem.headline, problem.higher_is_better  # type: ignore[attr-defined]
 
 
