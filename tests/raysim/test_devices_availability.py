@@ -12,7 +12,6 @@ from scipy.special import betainc
 from raysim import draws
 from raysim.devices.availability import (
     AVAILABILITY,
-    NEVER,
     Always,
     Availability,
     Bernoulli,
@@ -24,7 +23,7 @@ from raysim.devices.availability import (
     Trace,
     Zone,
 )
-from raysim.devices.traces import SECOND_US
+from raysim.devices.clock import NEVER, SECOND_US
 from raysim.errors import ConfigError, DataError
 
 MANY = 200_000

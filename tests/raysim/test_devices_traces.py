@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.devices.traces import (
-    SECOND_US,
-    Intervals,
+from raysim.devices.clock import SECOND_US
+from raysim.devices.tables import (
     read_device_table,
     read_fedscale_capacity,
     read_flash_devices,
     read_flash_links,
-    read_intervals,
 )
+from raysim.devices.traces import Intervals, read_intervals
 from raysim.errors import DataError
 
 
