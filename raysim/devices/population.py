@@ -59,7 +59,7 @@ class LinkConfig(BaseModel):
         sigma: the standard deviation of its logarithm over devices.
         min_mbps, max_mbps: the range that it is clipped to.
         up_ratio: the speed up over the speed down; about 0.5 on WiFi, 0.3 on cellular.
-        jitter_cv: the coefficient of variation of a transfer's duration from transfer to transfer, lognormal with mean 1.
+        jitter_cv: the coefficient of variation of a duration from transfer to transfer, lognormal with mean 1.
         rtt_s: the seconds before the first byte arrives.
     """
 
