@@ -73,6 +73,9 @@ TABLE = {
     "markov, one share": Row("markov", {"share": 0.2, "mean_on_s": 600.0}, share=0.2, session_s=600.0),
     "markov, a larger share": Row("markov", {"share": 0.4, "mean_on_s": 600.0}, share=0.4, session_s=600.0),
     "markov, labels": Row("markov", {"share": 0.6, "label": {"p_min": 0.2}}, share=0.6 * 0.6, session_s=6400.0),
+    "markov, drawn shares and labels": Row(
+        "markov", {"label": {"p_min": 0.1}}, share=BETA_MEAN * 0.55, session_s=6400.0
+    ),
     "markov, daily rhythm": Row(
         "markov", {"share": 0.5, "mean_on_s": 600.0, "diurnal": {"amplitude": 0.7}}, share=0.5
     ),
@@ -88,9 +91,9 @@ TABLE = {
         "markov", {"share": 1.0, "mean_on_s": 600.0, "diurnal": {"amplitude": 0.3, "zones": [{"offset_h": 10.0}]}}
     ),
     "cyclic": Row(
-        "cyclic", {"groups": 5, "period_s": 1000.5}, share=1 / 5, session_s=1000.5, foresees=True, has_chance=False
+        "cyclic", {"groups": 7, "period_s": 1000.5}, share=1 / 7, session_s=1000.5, foresees=True, has_chance=False
     ),
-    "cyclic, by rounds": Row("cyclic", {"groups": 5}, share=1 / 5, has_time=False, has_chance=False),
+    "cyclic, by rounds": Row("cyclic", {"groups": 7}, share=1 / 7, has_time=False, has_chance=False),
     "trace": Row("trace", share=PHONES_SHARE, session_s=PHONES_SESSION_S, foresees=True, recording=PHONES),
     "trace, shifted": Row(
         "trace", {"shift": True}, share=PHONES_SHARE, session_s=PHONES_SESSION_S, foresees=True, recording=PHONES

@@ -24,7 +24,7 @@ class FedScale(TraceFormat):
     ...  "2": {"duration": 0, "active": [], "inactive": [], "finish_time": 50, "model": "B"}}
     ... ''')
     >>> read_intervals("trace.json", "fedscale").in_seconds()
-    {'1': ([(10.0, 20.0), (90.0, 100.0)], 100.0), '2': ([], 50.0)}
+    {'1': ([[10.0, 20.0], [90.0, 100.0]], 100.0), '2': ([], 50.0)}
     """
 
     def read(self, path: Path) -> Records:

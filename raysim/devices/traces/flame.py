@@ -26,7 +26,7 @@ class Flame(TraceFormat):
     ...  "t2": "[(3, 'AVL_TRAIN'), (10, 'AVL_TRAIN')]"}
     ... ''')
     >>> read_intervals("trainers.json", "flame").in_seconds()
-    {'t1': ([(5.0, 9.0), (20.5, 30.0)], 30.0), 't2': ([(3.0, 10.0)], 10.0)}
+    {'t1': ([[5.0, 9.0], [20.5, 30.0]], 30.0), 't2': ([[3.0, 10.0]], 10.0)}
     """
 
     def read(self, path: Path) -> Records:

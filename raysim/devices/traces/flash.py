@@ -49,7 +49,7 @@ class Flash(TraceFormat):
     >>> phones = {"u": {"guid": "g", "model": "m", "messages": u}, "v": {"guid": "h", "model": "m", "messages": v}}
     >>> _ = Path("state_traces.json").write_text(json.dumps(phones))
     >>> read_intervals("state_traces.json", "flash").in_seconds()
-    {'u': ([(30.0, 60.0)], 70.0), 'v': ([], 40.0)}
+    {'u': ([[30.0, 60.0]], 70.0), 'v': ([], 40.0)}
     """
 
     def read(self, path: Path) -> Records:

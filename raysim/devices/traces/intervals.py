@@ -22,7 +22,7 @@ class IntervalLists(TraceFormat):
     ...              "b": {"charging": [], "horizon_s": 10.25}}}
     ... ''')
     >>> read_intervals("phones.json", "intervals").in_seconds()
-    {'a': ([(0.0, 9.0), (20.0, 40.0)], 60.0), 'b': ([], 10.25)}
+    {'a': ([[0.0, 9.0], [20.0, 40.0]], 60.0), 'b': ([], 10.25)}
     """
 
     def read(self, path: Path) -> Records:

@@ -37,16 +37,13 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.horizons)
 
-    def in_seconds(self) -> dict[str, tuple[list[tuple[float, float]], float]]:
-        """Returns {id: ([(start, end), ...], horizon)} in seconds, for a look at a small recording."""
+    def in_seconds(self) -> dict[str, tuple[list[list[float]], float]]:
+        """Returns {id: ([[start, end], ...], horizon)} in seconds, for a look at a small recording."""
+        pairs = np.stack([self.starts, self.ends], axis=1) / SECOND_US
         return {
-            id: (list(zip(*((times[a:b] / SECOND_US).tolist() for times in (self.starts, self.ends)), strict=True)), h)
-            for id, a, b, h in zip(
-                self.ids.tolist(),
-                self.offsets[:-1].tolist(),
-                self.offsets[1:].tolist(),
-                (self.horizons / SECOND_US).tolist(),
-                strict=True,
+            id: (pairs[a:b].tolist(), horizon / SECOND_US)
+            for id, a, b, horizon in zip(
+                self.ids.tolist(), self.offsets[:-1], self.offsets[1:], self.horizons.tolist(), strict=True
             )
         }
 

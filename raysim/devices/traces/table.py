@@ -28,7 +28,7 @@ class OnTimeTable(TraceFormat):
     ... c,,,70
     ... ''')
     >>> read_intervals("phones.csv", "table").in_seconds()
-    {'a': ([(3.5, 4.0)], 50.0), 'b': ([(0.0, 10.0), (20.0, 30.0)], 100.0), 'c': ([], 70.0)}
+    {'a': ([[3.5, 4.0]], 50.0), 'b': ([[0.0, 10.0], [20.0, 30.0]], 100.0), 'c': ([], 70.0)}
     """
 
     def read(self, path: Path) -> Records:
