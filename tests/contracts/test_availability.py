@@ -154,8 +154,6 @@ def test_the_next_change_is_the_first_at_which_anybody_turns(row: Row, tmp_path:
 @every
 def test_the_seed_matters_where_there_is_chance(row: Row, tmp_path: Path) -> None:
     one, other = (row.build(tmp_path, 500, seed) for seed in (3, 4))
-    differ = [
-        (one.on(np.arange(500), t_us, 1) != other.on(np.arange(500), t_us, 1)).any()
-        for t_us in (START_US, 2 * START_US)
-    ]
+    everybody, instants_us = np.arange(500), (START_US, 2 * START_US)
+    differ = [(one.on(everybody, t_us, 1) != other.on(everybody, t_us, 1)).any() for t_us in instants_us]
     assert any(differ) == row.has_chance

@@ -34,7 +34,7 @@ def markov(clients: int = MANY, **settings: Any) -> Markov:
 
 
 def trace_file(folder: Path, *devices: tuple[list[list[float]], float]) -> dict[str, str]:
-    """A file of devices, each (on-times, horizon) in seconds, as settings of `Trace`."""
+    """Writes a file of devices, each (on-times, horizon) in seconds; returns it as settings of `Trace`."""
     path = folder / "devices.json"
     tree = {str(i): {"charging": pairs, "horizon_s": horizon} for i, (pairs, horizon) in enumerate(devices)}
     path.write_text(json.dumps({"devices": tree}))
@@ -42,7 +42,7 @@ def trace_file(folder: Path, *devices: tuple[list[list[float]], float]) -> dict[
 
 
 def within(share: float, expected: float, n: int) -> bool:
-    """Whether a share among n differs from its expectation by at most 4 standard errors (and rounding)."""
+    """Tells whether a share among n differs from its expectation by at most 4 standard errors (and rounding)."""
     return abs(share - expected) <= 4 * np.sqrt(max(expected * (1 - expected), 0) / n) + 1e-12
 
 
@@ -92,7 +92,7 @@ def test_devices_that_never_change(share: float, on: bool) -> None:
 
 @pytest.mark.parametrize(("share", "amplitude", "peak_hour"), [(0.2, 0.64, 2.0), (0.7, 1.0, 15.0), (1.0, 0.5, 0.0)])
 def test_a_daily_rhythm_is_followed_with_the_devices_inertia(share: float, amplitude: float, peak_hour: float) -> None:
-    """m' = r (pi(t) - m) has the solution m(t) = integral of r exp(-r s) pi(t - s) over s > 0."""
+    """The equation m' = r (pi(t) - m) has the solution m(t) = integral of r exp(-r s) pi(t - s) over s > 0."""
     model = markov(share=share, diurnal=Diurnal(amplitude=amplitude, peak_hour=peak_hour, zones=(Zone(offset_h=-5),)))
     memory_s = max(6400 * (1 - share), 60)
     s = np.linspace(0, 40, 400_001) * memory_s
