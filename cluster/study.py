@@ -227,7 +227,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """What became of a trial, as in trials.csv.
 
     Attributes:
@@ -241,14 +241,14 @@ class Row:
     said: str = ""
 
 
-def rows(where: Path) -> list[Row]:
+def rows(where: Path) -> list[TrialRow]:
     """Of a study's folder, what became of its trials, as far as they came."""
     try:
         written = (where / TABLE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     found = csv.DictReader(io.StringIO(written))
-    return [Row(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
+    return [TrialRow(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
 
 
 def is_study(path: Path) -> bool:
