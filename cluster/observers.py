@@ -142,7 +142,7 @@ def _logger(name: str, run: LoggedRun) -> Logger:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which knows no infinity: what is not finite is null."""
+    """Returns the value for JSON, which knows no infinity: a number that is not finite becomes null."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -57,7 +57,7 @@ class Curve:
 
     @classmethod
     def read(cls, folder: Path, metric: str, split: str) -> "Curve":
-        """From a run folder. Raises DataError if it is none or has no such metric."""
+        """Reads the curve of a run folder. Raises DataError if it is none or has no such metric."""
         try:
             table = pq.read_table(folder / "metrics.parquet").to_pylist()
             config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -261,7 +261,7 @@ def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]
 
 
 def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """How many clients took part how often, those that did at all, and the shares of groups of them."""
+    """Draws how many clients took part how often, those that did at all, and the shares of groups of them."""
     times = np.unique(took_part, return_counts=True)[1]
     rows = 1 + len(groups) // 2
     figure = Figure(figsize=(10, 3.4 * rows), layout="constrained")

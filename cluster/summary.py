@@ -71,7 +71,7 @@ def write(folder: Path, experiment: Experiment) -> Numbers:
 
 
 def lines(summary: Numbers) -> list[str]:
-    """What of a summary a person is told at the end of a run."""
+    """Returns the lines of a summary that a person is told at the end of a run."""
     told = [
         f"moved {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down; {summary['participants']} clients "
         f"took part, Gini {summary['participation_gini']:.2f}"

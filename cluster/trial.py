@@ -33,7 +33,7 @@ WORST = sys.float_info.max / 4
 
 @dataclass(frozen=True)
 class Task:
-    """What the process of a trial is given.
+    """The task that the process of a trial is given.
 
     Attributes:
         experiment: prepared, pickled, since its shards can only be opened once they are on its node.
@@ -58,7 +58,7 @@ class Task:
 
 @ray.remote(num_cpus=0, max_concurrency=4)  # type: ignore[call-overload]
 class Keeper:
-    """On the node of the study's folder: knows whether trials are to stop, and takes what they bring."""
+    """Stands on the node of the study's folder, knows whether trials are to stop, and takes what they bring."""
 
     def __init__(self, study: Path) -> None:
         self._study, self._stopping = study, False
@@ -130,7 +130,7 @@ def _run(task: Task, stop: threading.Event) -> Result:
 
 
 def _within(study: Path, experiment: Experiment) -> Experiment:
-    """It with its output in the study's folder, and checkpoints, if they are elsewhere, in one of the study's name."""
+    """Returns it with its output in the study's folder; checkpoints elsewhere go to a folder of the study's name."""
     config = experiment.config
     output = config.output.model_copy(update={"folder": str(study / TRIALS)})
     checkpoint = config.checkpoint

@@ -70,7 +70,7 @@ class _Made:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What its process reserves: as much as a client actor."""
+        """The resources that its process reserves: as much as a client actor."""
         return self.trial.config.clients.bundle
 
     def placed(self, nodes: Sequence[Node]) -> Placement:
@@ -140,7 +140,7 @@ def _again(row: TrialRow) -> TrialRow:
 
 
 def _built(trials: Sequence[Trial], notice: Say) -> list[_Made]:
-    """Of all trials, the data in the cache, and what evaluations need."""
+    """Builds all trials, with their data in the cache and what evaluations need."""
     made = []
     for trial in trials:
         try:
@@ -214,7 +214,7 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
 
 @dataclass
 class _Book:
-    """What becomes of trials, in trials.csv and told of.
+    """Books the fates of trials in trials.csv, and tells of them.
 
     Attributes:
         where: the study's folder.

@@ -1,4 +1,4 @@
-"""What a logger is: somebody else who is told of every round and evaluation of a run."""
+"""The interface of loggers, which are told of every round and evaluation of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

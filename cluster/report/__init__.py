@@ -67,7 +67,7 @@ def make(
 
 
 def best(folder: Path) -> tuple[Table, str]:
-    """Of a study's folder the ranking of its settings by its section `select`, and the rule in words.
+    """Returns the ranking of a study's settings by its section `select`, and the rule in words.
 
     Raises DataError where none of its trials finished, or has the metric.
     """
@@ -149,7 +149,7 @@ _TO_TARGET = (
 
 
 def _write(out: Path, part: Part) -> None:
-    """Its picture and its table, as files called by its name."""
+    """Writes a figure's picture and its table, as files called by its name."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         (out / "tables").mkdir(exist_ok=True)

@@ -124,7 +124,7 @@ def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str,
 
 
 def at_equal_upload(runs: Runs) -> ReportFigure:
-    """Of each algorithm the best setting at every upload, and all its settings behind that."""
+    """Draws each algorithm's best setting at every upload, and all its settings behind that."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     ax = figure.subplots()
     frame(ax, "uploaded, MB", f"{runs.split} {runs.metric}")
@@ -150,12 +150,12 @@ def at_equal_upload(runs: Runs) -> ReportFigure:
 
 
 def _reached(settings: Sequence[Setting], target: float) -> bool:
-    """Whether one of them did, and not at once."""
+    """Returns True if one of the settings reached the target, and not at once."""
     return any(0 < setting.cost(target, "round") < np.inf for setting in settings)
 
 
 def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> ReportFigure:
-    """What the target cost by S and K: rows of panels for what else differs, columns for rounds, upload and time."""
+    """Draws the cost of the target by S and K: a row of panels for what else differs, a column for each cost."""
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
         groups.setdefault(setting.without(S, K), []).append(setting)
@@ -209,7 +209,7 @@ def _heat(
 
 
 def speed_up(runs: Runs, target: float) -> ReportFigure:
-    """How many times fewer rounds with more clients, a panel for each algorithm."""
+    """Draws how many times fewer rounds more clients need, a panel for each algorithm."""
     by_algorithm: dict[str, list[tuple[str, list[Setting]]]] = {}
     for label, group in families(runs, S):
         by_algorithm.setdefault(group[0].algorithm, []).append((label, group))
@@ -271,7 +271,7 @@ def exponents(runs: Runs, fits: Sequence[Fit]) -> ReportFigure:
 
 
 def fates(runs: Runs, devices: Table) -> ReportFigure:
-    """What became of invited devices, and who took part, by setting."""
+    """Draws the fates of invited devices, and participation, by setting."""
     figure = Figure(figsize=(11, 1.4 + 0.2 * len(devices)), layout="constrained")
     axes = _panels(figure, 1, 3, sharey=True, width_ratios=[2, 1, 1])
     place = -np.arange(len(devices))
