@@ -1,4 +1,4 @@
-"""How an experiment is started: from Python here, from a shell with the console script `raysim`.
+"""Starts experiments: from Python here, from a shell with the console script `raysim`.
 
 from cluster import load_config, run
 

@@ -298,7 +298,7 @@ def report(
 
 
 def _is_study(config: Path | None, resume: Path | None) -> bool:
-    """Whether it is a study that is given, by its file or its folder."""
+    """Returns True if a study is given, by its file or its folder."""
     if resume is not None:
         return (resume / STUDY).is_file()
     return config is not None and is_study(config)
@@ -334,8 +334,10 @@ def _signals(note: "_Heard") -> Iterator[threading.Event]:
 
 
 class _Heard:
-    """Attributes:
-    signal: that was heard.
+    """Remembers the signal that was heard.
+
+    Attributes:
+        signal: its number; 0 before any.
     """
 
     signal = 0

@@ -105,14 +105,15 @@ class OutputConfig(BaseModel):
         cache: where shard files are kept, on every node of a cluster the same path; None is the user's cache folder, or
             RAYSIM_CACHE.
         loggers: who else is told of every round and evaluation: `tensorboard` writes into the run folder, `mlflow` to
-            MLFLOW_TRACKING_URI. Each has a package of its own to be installed.
+            MLFLOW_TRACKING_URI, each with a package of its own to be installed; or ``package.module:Name``, a Logger of
+            your own.
     """
 
     model_config = STRICT
 
     folder: str = "runs"
     cache: str | None = None
-    loggers: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+    loggers: tuple[str, ...] = ()
 
 
 class Config(BaseModel):

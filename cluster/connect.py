@@ -24,7 +24,7 @@ Place = Callable[[Sequence[Node]], Placement]
 
 
 def machine() -> Node:
-    """What this machine has for actors, by its own account. A container's memory limit counts."""
+    """Returns what this machine has for actors, by its own account. A container's memory limit counts."""
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -34,7 +34,7 @@ def machine() -> Node:
 
 
 def starts_here(address: str | None) -> bool:
-    """Whether a session would start a Ray of its own on this machine."""
+    """Returns True if a session would start a Ray of its own on this machine."""
     return target(address) == "local"
 
 
@@ -70,7 +70,7 @@ def session(address: str | None) -> Iterator[None]:
 
 
 def nodes() -> tuple[Node, ...]:
-    """Those of the cluster, by its own account."""
+    """Returns the nodes of the cluster, by its own account."""
     return tuple(_node(found["NodeID"], found["Resources"]) for found in ray.nodes() if found["Alive"])
 
 

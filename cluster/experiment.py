@@ -17,6 +17,7 @@ from clients.gradients import remark
 from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
+from cluster.loggers import LOGGERS
 from cluster.world import World
 from raysim.algorithm import Algorithm
 from raysim.algorithms import ALGORITHMS
@@ -188,7 +189,7 @@ class Experiment:
         return Screen(policy.max_norm, policy.bad_results == "reject")
 
     def job(self, folder: Path) -> Job:
-        """What the server gets."""
+        """Returns what the server is given, for a run in this folder."""
         return Job(
             algorithm=self.algorithm,
             problem=self.problem,
@@ -210,7 +211,7 @@ class Experiment:
 
     @property
     def target(self) -> Target | None:
-        """Of the headline metric, if there is one."""
+        """The target of the headline metric; None if there is none."""
         evaluate = self.config.evaluate
         if evaluate.target is None:
             return None
@@ -221,12 +222,12 @@ class Experiment:
         return self.target if self.config.evaluate.stop_at_target else None
 
     def over(self, report: Progress) -> bool:
-        """Whether no round follows this one."""
+        """Returns True if no round follows the one that is reported."""
         reached = self._stop_at is not None and self._stop_at.reached_in(report.metrics)
         return reached or report.round >= self.config.rounds
 
     def checkpoints(self, folder: Path) -> Checkpoints:
-        """Those of a run in this folder."""
+        """Returns the checkpoints of a run in this folder."""
         place = self.config.checkpoint.folder
         store = Store.at(folder / "checkpoints" if place is None else f"{place.rstrip('/')}/{folder.name}")
         # Records of a state may be of the user's own package.
@@ -235,7 +236,7 @@ class Experiment:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run's numbers depend on, as plain data: the resolved configuration and the data."""
+        """The identity of a run, on which its numbers depend, as plain data: the resolved configuration and the data."""
         return self.resolved | {"shards": self.shards.content}
 
     def remarks(self) -> list[str]:
@@ -264,6 +265,8 @@ def require_known(config: Config) -> None:
     if config.devices is not None:
         choice = config.devices.availability
         AVAILABILITY.settings(choice.name, choice.settings, "devices.availability")
+    for name in config.output.loggers:
+        LOGGERS.find(name, "output.loggers")
 
 
 def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:
@@ -289,7 +292,7 @@ def _together(config: Config, problem: Problem) -> int:
 
 
 def cache_folder(config: Config) -> Path:
-    """Where shard files are kept."""
+    """Returns the folder in which shard files are kept."""
     return Path(config.output.cache or os.environ.get("RAYSIM_CACHE") or platformdirs.user_cache_dir("raysim"))
 
 

@@ -54,7 +54,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Parcel:
-    """What a job needs, in a folder of its own.
+    """A folder with everything that a job needs.
 
     Attributes:
         folder: that is sent.
@@ -70,7 +70,7 @@ class Parcel:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many files, and bytes as Ray sends them. Raises JobError where Ray would not take them."""
+        """The number of files, and of bytes as Ray sends them. Raises JobError where Ray would not take them."""
         packed = io.BytesIO()
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -212,7 +212,7 @@ def _answers(address: str | None) -> Iterator[JobSubmissionClient]:
 
 
 def _client(at: str) -> JobSubmissionClient:
-    """Of this server: Ray would prefer what environment variables name to what it is told."""
+    """Returns a client of this server; Ray would prefer what environment variables name to what it is told."""
     before = {name: os.environ.pop(name, None) for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")}
     try:
         client = JobSubmissionClient(at)
@@ -225,7 +225,7 @@ def _client(at: str) -> JobSubmissionClient:
 
 
 def _line(error: BaseException) -> str:
-    """What a server says, in a line; it may end with a traceback, whose last line is the error."""
+    """Returns what a server says, in a line; it may end with a traceback, whose last line is the error."""
     said = str(error).strip().splitlines() or [type(error).__name__]
     return said[-1] if "Traceback" in str(error) else " ".join(said)
 

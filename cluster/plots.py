@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from cluster import yaml12
+from cluster import bands, yaml12
 from raysim.errors import DataError, OutputError
 from raysim.output import write_whole
 
@@ -57,7 +57,7 @@ class Curve:
 
     @classmethod
     def read(cls, folder: Path, metric: str, split: str) -> "Curve":
-        """From a run folder. Raises DataError if it is none or has no such metric."""
+        """Reads the curve of a run folder. Raises DataError if it is none or has no such metric."""
         try:
             table = pq.read_table(folder / "metrics.parquet").to_pylist()
             config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -138,8 +138,8 @@ def saved(figure: Figure, kind: str) -> bytes:
 def compare(folders: Sequence[Path], metric: str, split: str, out: Path) -> Figure:
     """Several runs in one figure, also written to `out`: against rounds, uploaded bytes and, if all have it, time.
 
-    Runs that differ in their seed only have one line, their median, and a thin one each. A line is
-    called by the name in the configuration, or by the folder where other runs have that name too.
+    Runs that differ in their seed only are one band. It is called by the name in the configuration, or by the folder
+    where other runs have that name too.
     """
     groups: dict[str, list[Curve]] = {}
     for folder in folders:
@@ -261,7 +261,7 @@ def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]
 
 
 def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """How many clients took part how often, those that did at all, and the shares of groups of them."""
+    """Draws how many clients took part how often, those that did at all, and the shares of groups of them."""
     times = np.unique(took_part, return_counts=True)[1]
     rows = 1 + len(groups) // 2
     figure = Figure(figsize=(10, 3.4 * rows), layout="constrained")
@@ -296,7 +296,7 @@ def frame(ax: Axes, x: str, y: str) -> None:
 
 
 def _line(ax: Axes, curves: Sequence[Curve], axis: str, label: str) -> None:
-    """The median of runs, and each of them, at the rounds at which all of them were evaluated.
+    """Draws runs as a band, at the rounds after which all of them were evaluated.
 
     With devices, runs are not at the same bytes and times after a round: the mean of those is where it is drawn.
     """
@@ -304,6 +304,4 @@ def _line(ax: Axes, curves: Sequence[Curve], axis: str, label: str) -> None:
     common = [np.isin(c.axes["round"], rounds) for c in curves]
     at = np.mean([c.axes[axis][there] for c, there in zip(curves, common, strict=True)], axis=0)
     across = np.stack([c.value[there] for c, there in zip(curves, common, strict=True)])
-    (line,) = ax.plot(at, np.median(across, axis=0), label=label, linewidth=1.6)
-    if len(curves) > 1:
-        ax.plot(at, across.T, color=line.get_color(), alpha=0.5, linewidth=0.6, label="_each run")
+    bands.draw(ax, at, across, label)

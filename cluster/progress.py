@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar in a terminal, plain lines elsewhere."""
+"""Progress of a run as a person sees it: a live bar in a terminal, plain lines elsewhere."""
 
 import time
 

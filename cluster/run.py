@@ -159,7 +159,7 @@ def standing(experiment: Experiment, where: Path, rounds: int | None = None) -> 
 
 
 def _fitting(experiment: Experiment) -> Experiment:
-    """It, if it fits on the machine, where Ray is to be started here."""
+    """Returns the experiment. Raises PlacementError where Ray is to be started here and the machine has no room."""
     if experiment.config.clients.fleet == "ray" and connect.starts_here(experiment.config.ray.address):
         forecast.placement(experiment, [connect.machine()])  # what cannot fit is refused before Ray starts
     return experiment
@@ -174,7 +174,7 @@ def played(
     notice: Callable[[str], None] = lambda line: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """What `run` and `resume` come to, of a prepared experiment in a folder that has its configuration.
+    """Plays a prepared experiment, from its beginning or a checkpoint, in a folder that has its configuration.
 
     Args:
         resume_from: rounds of the checkpoint to go on from; None begins anew.

@@ -133,7 +133,7 @@ class Trial:
     config: Config
 
     def without(self, keys: Iterable[str]) -> str:
-        """What it shares with trials that differ in the values of these keys only."""
+        """Returns what it shares with trials that differ in the values of these keys only."""
         left = {key: value for key, value in self.values.items() if key not in set(keys)}
         return yaml12.dump({"part": self.part, **left})
 
@@ -182,7 +182,7 @@ class Study:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """In the order of the parts, then of the keys of their grids, the last of which changes fastest.
+        """The trials, in the order of the parts, then of the keys of their grids, the last of which changes fastest.
 
         Raises ConfigError naming the key that is wrong and the trial in which it is.
         """
@@ -227,8 +227,8 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of a trial, as in trials.csv.
+class TrialRow:
+    """A row of trials.csv: the fate of a trial.
 
     Attributes:
         said: of one that finished its result, of one that failed what is wrong.
@@ -241,18 +241,18 @@ class Row:
     said: str = ""
 
 
-def rows(where: Path) -> list[Row]:
-    """Of a study's folder, what became of its trials, as far as they came."""
+def rows(where: Path) -> list[TrialRow]:
+    """Returns the fates of the trials of a study's folder, as far as they came."""
     try:
         written = (where / TABLE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     found = csv.DictReader(io.StringIO(written))
-    return [Row(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
+    return [TrialRow(**(row | {"wall_s": float(row["wall_s"])})) for row in found]  # type: ignore[arg-type]
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file holds a study, and no configuration. Raises ConfigError where it cannot be read."""
+    """Returns True if a file holds a study, and no configuration. Raises ConfigError where it cannot be read."""
     return not read_yaml(path).keys().isdisjoint({"base", "grid", "parts"})
 
 
@@ -295,7 +295,7 @@ def _trial(
 
 
 def _words(key: str, values: Sequence[Any]) -> list[str]:
-    """Of each of a key's values what it is in a name: S10, seed0, phones_global; of a list or mapping its place."""
+    """Returns each value's word in a trial's name: S10, seed0, phones_global; for a list or mapping its place."""
     last = key.rpartition(".")[2]
     found = []
     for place, value in enumerate(values):

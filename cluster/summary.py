@@ -16,10 +16,10 @@ from raysim.output import write_whole
 from raysim.privacy import LocalPrivacy
 from server.evaluation import Target
 
-Row = dict[str, Any]
+Numbers = dict[str, Any]
 
 
-def write(folder: Path, experiment: Experiment) -> Row:
+def write(folder: Path, experiment: Experiment) -> Numbers:
     """Writes summary.json from the run's tables, and returns what it holds.
 
     Keys: `headline` (the `metric`, and whether it `higher_is_better`); `rounds` that were played and of them
@@ -40,7 +40,7 @@ def write(folder: Path, experiment: Experiment) -> Row:
     headline = [row for row in metrics if row["metric"] == experiment.headline]
     accepted, rejected = ([row["client"] for row in took_part if row["rejected"] is out] for out in (False, True))
     counts = np.bincount(accepted, minlength=experiment.shards.n_clients)
-    summary: Row = {
+    summary: Numbers = {
         "headline": {"metric": experiment.headline, "higher_is_better": experiment.higher_is_better},
         "rounds": rounds[-1]["round"] + 1 if rounds else 0,
         "failed_rounds": sum(not row["valid"] for row in rounds),
@@ -70,8 +70,8 @@ def write(folder: Path, experiment: Experiment) -> Row:
     return summary
 
 
-def lines(summary: Row) -> list[str]:
-    """What of a summary a person is told at the end of a run."""
+def lines(summary: Numbers) -> list[str]:
+    """Returns the lines of a summary that a person is told at the end of a run."""
     told = [
         f"moved {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down; {summary['participants']} clients "
         f"took part, Gini {summary['participation_gini']:.2f}"
@@ -108,9 +108,9 @@ def lines(summary: Row) -> list[str]:
     return told
 
 
-def _best(headline: list[Row], experiment: Experiment) -> dict[str, Row | None]:
+def _best(headline: list[Numbers], experiment: Experiment) -> dict[str, Numbers | None]:
     sign = 1 if experiment.higher_is_better else -1
-    found: dict[str, Row | None] = {}
+    found: dict[str, Numbers | None] = {}
     for row in headline:
         best = found.setdefault(row["split"], None)
         value = row["value"]
@@ -119,7 +119,7 @@ def _best(headline: list[Row], experiment: Experiment) -> dict[str, Row | None]:
     return found
 
 
-def _when(target: Row) -> str:
+def _when(target: Numbers) -> str:
     if target["rounds"] is None:
         return "was not reached"
     reached = f"was reached after {target['rounds']} rounds, {size(target['bytes_up'])} up"
@@ -136,7 +136,7 @@ def gini(counts: NDArray[np.integer[Any]]) -> float:
     return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * ordered.sum()))
 
 
-def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Row:
+def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Numbers:
     """Shares by group of those that took part, `counts` (N,) times each."""
     found = {}
     able = np.flatnonzero(experiment.shards.rows_N > 0)
@@ -149,7 +149,7 @@ def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Row:
     return found
 
 
-def _devices(rounds: list[Row]) -> Row:
+def _devices(rounds: list[Numbers]) -> Numbers:
     def total(*columns: str) -> float:
         return float(sum(row[column] for row in rounds for column in columns))
 
@@ -163,7 +163,9 @@ def _devices(rounds: list[Row]) -> Row:
     }
 
 
-def _spent(phase: str, of: LocalPrivacy, rounds: list[Row], took_part: list[Row], experiment: Experiment) -> Row:
+def _spent(
+    phase: str, of: LocalPrivacy, rounds: list[Numbers], took_part: list[Numbers], experiment: Experiment
+) -> Numbers:
     """`epsilon`, `delta`, `clip`, `sigma`, `uploads`; `epsilon_spent`, `epsilon_spent_any_two`; `assumes`.
 
     The second is what an observer of all uploads of a client, the server too, is kept from telling apart: any two
@@ -191,7 +193,7 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-def _reached(headline: list[Row], target: Target) -> Row:
+def _reached(headline: list[Numbers], target: Target) -> Numbers:
     first = next((r for r in headline if r["split"] == target.split and target.reached(r["value"])), None)
     found = {
         "rounds": first["round"] if first else None,

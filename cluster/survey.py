@@ -21,12 +21,14 @@ ROUNDS = 50
 
 @dataclass(frozen=True)
 class Survey:
-    """Attributes:
-    on: share of devices that are on, every quarter of an hour through the first day.
-    round_s: simulated seconds of each played round, waiting included.
-    fates: what became of the invited, as shares by name.
-    tiers: of the accepted, the shares of devices from the fastest to the slowest quarter.
-    failed: rounds that failed.
+    """The findings of a survey of devices.
+
+    Attributes:
+        on: share of devices that are on, every quarter of an hour through the first day.
+        round_s: simulated seconds of each played round, waiting included.
+        fates: fates of the invited devices, as shares by name.
+        tiers: shares of the accepted devices from the fastest to the slowest quarter.
+        failed: rounds that failed.
     """
 
     on: NDArray[np.float64]

@@ -4,25 +4,20 @@ A process plays trial after trial, so that what it takes to start one is paid fo
 study's folder is sent the data, and sends back what its trials wrote.
 """
 
-import contextlib
 import csv
 import io
 import logging
-import math
 import os
-import shutil
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import ray
 from ray import cloudpickle, tune
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clients.actors.fleet import own_namespace
@@ -30,20 +25,15 @@ from clients.delivery import Delivery
 from clients.placement import Node, Placement, place
 from cluster import connect, folder, yaml12
 from cluster.experiment import Experiment
-from cluster.plots import Curve
-from cluster.progress import number
-from cluster.run import Result, heard, played, standing
-from cluster.study import STUDY, TABLE, TRIALS, Early, Row, Status, Study, Trial, rows
-from raysim.errors import ConfigError, DataError, PlacementError, RaysimError, Stopped
+from cluster.halving import Halving, Judged
+from cluster.run import heard
+from cluster.study import STUDY, TABLE, Status, Study, Trial, TrialRow, rows
+from cluster.trial import Keeper, Task, play
+from raysim.errors import ConfigError, PlacementError, Stopped
 from raysim.output import write_whole
-from server.job import Progress
 
 Say = Callable[[str], None]
 
-# Seconds between two questions of a trial's whether it is to stop.
-LOOK_S = 1.0
-# In the place of a metric that is undefined, or its negative; finite, since Tune takes quantiles of it.
-WORST = sys.float_info.max / 4
 # Of Ray Tune: no files of its own beside a run's, no change of the working directory, and Ctrl-C is heard here.
 SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -51,52 +41,6 @@ SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the process of a trial is given.
-
-    Attributes:
-        experiment: prepared, pickled, since its shards can only be opened once they are on its node.
-        data: brings them there.
-        keeper: name and namespace of the study's own actor.
-        study: the study's folder.
-        reports: whether every evaluation is reported, for `early`.
-    """
-
-    trial: str
-    experiment: bytes
-    data: Delivery
-    keeper: tuple[str, str]
-    study: Path
-    reports: bool
-
-    @property
-    def where(self) -> Path:
-        """The run's folder."""
-        return self.study / TRIALS / self.trial
-
-
-@ray.remote(num_cpus=0, max_concurrency=4)  # type: ignore[call-overload]
-class Keeper:
-    """On the node of the study's folder: knows whether trials are to stop, and takes what they bring."""
-
-    def __init__(self, study: Path) -> None:
-        self._study, self._stopping = study, False
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    def stopping(self) -> bool:
-        return self._stopping
-
-    def take(self, trial: str, files: Mapping[str, bytes]) -> None:
-        """Writes files, by their path in the trial's folder, into it."""
-        for name, content in files.items():
-            path = self._study / TRIALS / trial / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content)
 
 
 @dataclass(frozen=True)
@@ -126,7 +70,7 @@ class _Made:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What its process reserves: as much as a client actor."""
+        """The resources that its process reserves: as much as a client actor."""
         return self.trial.config.clients.bundle
 
     def placed(self, nodes: Sequence[Node]) -> Placement:
@@ -156,7 +100,7 @@ def begin(study: Study, notice: Say, stop: threading.Event) -> Path:
     _fit_here(study, made)
     where = folder.fresh(study.config.folder, study.config.name)
     write_whole(where / STUDY, yaml12.dump(study.tree).encode())
-    _play(study, _Book(where, [Row(trial.name) for trial in study.trials], notice), made, stop)
+    _play(study, _Book(where, [TrialRow(trial.name) for trial in study.trials], notice), made, stop)
     return where
 
 
@@ -183,7 +127,7 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
             "grid",
             f"has no trial {min(gone)} any more; a grid may grow where a study goes on, and not lose what it had",
         )
-    book = _Book(where, [_again(before.get(trial.name, Row(trial.name))) for trial in study.trials], notice)
+    book = _Book(where, [_again(before.get(trial.name, TrialRow(trial.name))) for trial in study.trials], notice)
     made = _built([trial for trial in study.trials if trial.name in book.left], notice)
     _fit_here(study, made)
     write_whole(where / STUDY, yaml12.dump(study.tree).encode())
@@ -191,12 +135,12 @@ def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Ev
     return where
 
 
-def _again(row: Row) -> Row:
-    return row if row.status in ("finished", "ended early") else Row(row.trial)
+def _again(row: TrialRow) -> TrialRow:
+    return row if row.status in ("finished", "ended early") else TrialRow(row.trial)
 
 
 def _built(trials: Sequence[Trial], notice: Say) -> list[_Made]:
-    """Of all trials, the data in the cache, and what evaluations need."""
+    """Builds all trials, with their data in the cache and what evaluations need."""
     made = []
     for trial in trials:
         try:
@@ -239,16 +183,17 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
             for one in made
         ]
         bundles = [one.bundle for one in made]
+        judged = [Judged(one.trial.name, one.headline, one.higher_is_better) for one in made]
         try:
             tuner = tune.Tuner(
                 tune.with_resources(
-                    tune.with_parameters(_trial, tasks=tasks),
+                    tune.with_parameters(play, tasks=tasks),
                     lambda given: tune.PlacementGroupFactory([bundles[given["place"]]]),
                 ),
                 param_space={"place": tune.grid_search(list(range(len(tasks))))},
                 tune_config=tune.TuneConfig(
                     reuse_actors=True,
-                    scheduler=_Apart(config.early, study, where, made) if config.early else None,
+                    scheduler=Halving(config.early, study, where, judged) if config.early else None,
                     max_concurrent_trials=None if config.concurrency == "auto" else config.concurrency,
                 ),
                 run_config=tune.RunConfig(
@@ -267,126 +212,9 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
         )
 
 
-def _trial(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
-    """A trial, in its own process. Its last report is what became of it; a fault of its own is no fault of Tune's."""
-    task, started = tasks[config["place"]], time.monotonic()
-    # How long Tune lets a trial wind up that it has ended, before it ends the process and with it the next trial.
-    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "600"
-    keeper = ray.get_actor(*task.keeper)
-    status, said = "failed", ""
-    with _asked(keeper) as stop:
-        if stop.is_set():
-            status = "stopped"
-        else:
-            try:
-                result = _run(task, stop)
-                status, said = "finished", _words(result)
-            except Stopped as stopped:
-                if isinstance(stopped, _Behind):
-                    sys.exit()  # as Tune would have it of a trial that it has ended; it hears no report any more
-                status = "stopped"
-            except RaysimError as error:
-                said = str(error)
-            except Exception as error:  # noqa: BLE001 -- of the user's code
-                said = f"{type(error).__name__}: {error}"
-            finally:
-                _bring(task, keeper)
-    tune.report({"status": status, "said": said, "wall_s": time.monotonic() - started})
-
-
-class _Behind(Stopped):
-    """The trial was ended early."""
-
-
-def _run(task: Task, stop: threading.Event) -> Result:
-    task.data.arrive()
-    experiment = _within(task.study, cloudpickle.loads(task.experiment))
-    where, done = task.where, None
-    if experiment.checkpoints(where).latest() is None:
-        shutil.rmtree(where, ignore_errors=True)  # what is left of a trial that did not come far
-        where.mkdir(parents=True)
-        folder.describe(where, experiment.resolved)
-    else:
-        done = standing(experiment, where)
-        if not (where / "config.yaml").exists():  # its checkpoints are elsewhere, and its folder is on another node
-            where.mkdir(parents=True, exist_ok=True)
-            folder.describe(where, experiment.resolved)
-
-    def watch(report: Progress) -> None:
-        if report.evaluated and report.round and not experiment.over(report):
-            _report(experiment, report)
-
-    return played(experiment, where, done, watch=watch if task.reports else None, stop=stop)
-
-
-def _within(study: Path, experiment: Experiment) -> Experiment:
-    """It with its output in the study's folder, and checkpoints, if they are elsewhere, in one of the study's name."""
-    config = experiment.config
-    output = config.output.model_copy(update={"folder": str(study / TRIALS)})
-    checkpoint = config.checkpoint
-    if checkpoint.folder is not None:
-        checkpoint = checkpoint.model_copy(update={"folder": f"{checkpoint.folder.rstrip('/')}/{study.name}"})
-    return replace(experiment, config=config.model_copy(update={"output": output, "checkpoint": checkpoint}))
-
-
-def _report(experiment: Experiment, report: Progress) -> None:
-    """Reports an evaluation to Tune. Raises _Behind where Tune has ended the trial."""
-    value = report.metrics.get(experiment.config.evaluate.splits[-1], {}).get(experiment.headline)
-    try:
-        tune.report({"rounds": report.round, "value": _defined(value, experiment.higher_is_better)})
-    except SystemExit:  # Tune's way to end a trial
-        raise _Behind("ended early: it is behind the others of its kind") from None
-
-
-def _defined(value: float | None, higher_is_better: bool) -> float:
-    """A metric, of which an undefined one is the worst."""
-    if value is not None and math.isfinite(value):
-        return value
-    return -WORST if higher_is_better else WORST
-
-
-@contextlib.contextmanager
-def _asked(keeper: Any) -> Any:
-    """An event that is set once the study is to stop."""
-    stop, over = threading.Event(), threading.Event()
-
-    def ask() -> None:
-        while not over.wait(LOOK_S) and not stop.is_set():
-            if ray.get(keeper.stopping.remote()):
-                stop.set()
-
-    if ray.get(keeper.stopping.remote()):
-        stop.set()
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    try:
-        yield stop
-    finally:
-        over.set()
-        thread.join()
-
-
-def _bring(task: Task, keeper: Any) -> None:
-    """Brings what the trial wrote to the study's folder from a node that does not share it, but for checkpoints."""
-    if (task.study / STUDY).exists():
-        return
-    inside = [path.relative_to(task.where) for path in task.where.rglob("*") if path.is_file()]
-    files = {str(name): (task.where / name).read_bytes() for name in inside if name.parts[0] != "checkpoints"}
-    ray.get(keeper.take.remote(task.trial, files))
-
-
-def _words(result: Result) -> str:
-    summary, split = result.summary, result.splits[-1]
-    told = f"{split} {result.headline} {number(result.final(split=split))} after {summary['rounds']} rounds"
-    target = summary.get("target")
-    if target and target["rounds"] is None:
-        return f"{told}, {target['value']:g} not reached"
-    return f"{told}, {target['value']:g} reached after {target['rounds']}" if target else told
-
-
 @dataclass
 class _Book:
-    """What becomes of trials, in trials.csv and told of.
+    """Books the fates of trials in trials.csv, and tells of them.
 
     Attributes:
         where: the study's folder.
@@ -394,7 +222,7 @@ class _Book:
     """
 
     where: Path
-    rows: list[Row]
+    rows: list[TrialRow]
     notice: Say
     _begun: float = field(default_factory=time.monotonic)
     _done: int = 0  # since then
@@ -404,7 +232,7 @@ class _Book:
         """Trials that are to be played yet."""
         return [row.trial for row in self.rows if row.status in ("waiting", "stopped")]
 
-    def note(self, row: Row) -> None:
+    def note(self, row: TrialRow) -> None:
         """Books a trial, and tells of it."""
         place = next(i for i, one in enumerate(self.rows) if one.trial == row.trial)
         self.rows[place] = row
@@ -422,7 +250,7 @@ class _Book:
     def write(self) -> None:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        writer.writerow([one.name for one in fields(Row)])
+        writer.writerow([one.name for one in fields(TrialRow)])
         writer.writerows([row.trial, row.status, f"{row.wall_s:.3f}", row.said] for row in self.rows)
         write_whole(self.where / TABLE, table.getvalue().encode())
 
@@ -440,78 +268,12 @@ class _Told(tune.Callback):
         last = trial.last_result or {}
         name = self._names[trial.config["place"]]
         if last.get("status") in get_args(Status):
-            self._book.note(Row(name, last["status"], last["wall_s"], last["said"]))
+            self._book.note(TrialRow(name, last["status"], last["wall_s"], last["said"]))
         else:
             said = f"behind others after {last.get('rounds')} rounds"
-            self._book.note(Row(name, "ended early", last.get("time_total_s", 0.0), said))
+            self._book.note(TrialRow(name, "ended early", last.get("time_total_s", 0.0), said))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         name, last = self._names[trial.config["place"]], trial.last_result or {}
         said = "its process ended, for which a lack of memory may be the cause, or could not tell what became of it"
-        self._book.note(Row(name, "failed", last.get("time_total_s", 0.0), said))
-
-
-class _Apart(FIFOScheduler):
-    """ASHA among trials that differ in the keys of `early.over` only, and not between others.
-
-    Where a study goes on, it is told of the evaluations that there are, in their order: a trial that went on from its
-    checkpoint would else be compared at its present rounds with others at their first.
-    """
-
-    def __init__(self, early: Early, study: Study, where: Path, made: Sequence[_Made]) -> None:
-        super().__init__()
-        self._where, self._names = where, [one.trial.name for one in made]
-        self._splits = {trial.name: trial.config.evaluate.splits[-1] for trial in study.trials}
-        self._groups = {trial.name: trial.without(early.over) for trial in study.trials}
-        self._judged = {one.trial.without(early.over): (one.headline, one.higher_is_better) for one in made}
-        rounds: dict[str, int] = {}
-        for trial in study.trials:
-            group = self._groups[trial.name]
-            rounds[group] = max(rounds.get(group, early.grace), trial.config.rounds)
-        self._asha = {
-            group: AsyncHyperBandScheduler(
-                time_attr="rounds",
-                metric="value",
-                mode="max" if higher else "min",
-                max_t=rounds[group],
-                grace_period=early.grace,
-                reduction_factor=early.reduction,
-            )
-            for group, (_, higher) in self._judged.items()
-        }
-        for trial in study.trials:
-            if trial.name not in self._names and self._groups[trial.name] in self._asha:
-                self._tell(None, trial.name, _Over(trial.name))
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._tell(tune_controller, self._names[trial.config["place"]], trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        decision: str = self._of(trial).on_trial_result(tune_controller, trial, result)
-        return decision
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
-
-    def _of(self, trial: Any) -> AsyncHyperBandScheduler:
-        return self._asha[self._groups[self._names[trial.config["place"]]]]
-
-    def _tell(self, tune_controller: Any, name: str, trial: Any) -> None:
-        """Of a trial, and what it has come to in the study's folder."""
-        asha = self._asha[self._groups[name]]
-        asha.on_trial_add(tune_controller, trial)
-        metric, higher = self._judged[self._groups[name]]
-        try:
-            curve = Curve.read(self._where / TRIALS / name, metric, self._splits[name])
-        except DataError:  # it has not come to an evaluation
-            return
-        for rounds, value in zip(curve.axes["round"].tolist(), curve.value.tolist(), strict=True):
-            if rounds:
-                asha.on_trial_result(tune_controller, trial, {"rounds": rounds, "value": _defined(value, higher)})
-
-
-@dataclass(frozen=True)
-class _Over:
-    """A trial of which Tune knows nothing, as far as its scheduler asks."""
-
-    trial_id: str
+        self._book.note(TrialRow(name, "failed", last.get("time_total_s", 0.0), said))

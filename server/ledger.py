@@ -256,7 +256,7 @@ class Ledger:
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Books what `tables` gave, into a ledger in which nothing is booked yet."""
         self._rounds, self._participation, self._metrics = (
-            Book(schema, settled=_with_times(tables[name]).cast(schema))
+            Book(schema, settled=tables[name].cast(schema))
             for name, schema in (("rounds", ROUNDS), ("participation", PARTICIPATION), ("metrics", METRICS))
         )
         if "clients" in tables:
@@ -284,14 +284,6 @@ class Ledger:
             else:
                 rows_C += np.count_nonzero(minibatches.rows_CKB >= 0, axis=(1, 2))
         return rows_C
-
-
-def _with_times(table: pa.Table) -> pa.Table:
-    """A table with the columns of TIMES that it had not yet when it was written, as nulls in their places."""
-    for i, column in enumerate(ROUNDS):
-        if column.name in TIMES and "valid" in table.column_names and column.name not in table.column_names:
-            table = table.add_column(i, column, pa.nulls(len(table), column.type))
-    return table
 
 
 def _participation(

@@ -67,7 +67,7 @@ def make(
 
 
 def best(folder: Path) -> tuple[Table, str]:
-    """Of a study's folder the ranking of its settings by its section `select`, and the rule in words.
+    """Returns the ranking of a study's settings by its section `select`, and the rule in words.
 
     Raises DataError where none of its trials finished, or has the metric.
     """
@@ -122,7 +122,7 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
     if target is not None:
         beside["speed_up"] = tables.speed_up(runs, target), ""
         yield Part("to_target", "Cost to the target", _TO_TARGET, table=tables.to_target(runs, target))
-    for one in figures.drawn(runs, target, exponents, devices):
+    for one in figures.all_figures(runs, target, exponents, devices):
         table, _ = beside.pop(one.name, ([], ""))
         picture = plots.saved(one.figure, "png")
         yield Part(one.name, one.title, one.caption, picture, table, [run.name for run in one.runs])
@@ -149,7 +149,7 @@ _TO_TARGET = (
 
 
 def _write(out: Path, part: Part) -> None:
-    """Its picture and its table, as files called by its name."""
+    """Writes a figure's picture and its table, as files called by its name."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         (out / "tables").mkdir(exist_ok=True)

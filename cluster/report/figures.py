@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from cluster import bands
 from cluster.plots import AXES, frame
 from cluster.report.fits import CONFIDENCE, Fit, families
 from cluster.report.runs import Run, Runs, Setting, word
@@ -29,12 +30,14 @@ COSTS = {"round": "rounds", "bytes_up": "upload, MB", "sim_s": "simulated hours"
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure and what is said below it.
+class ReportFigure:
+    """A figure of a report.
 
     Attributes:
-        name: of its file.
-        runs: that it shows.
+        name: name of its file.
+        title, caption: what stands above and below it.
+        figure: the drawing.
+        runs: the runs that it shows.
     """
 
     name: str
@@ -44,8 +47,8 @@ class Drawn:
     runs: tuple[Run, ...]
 
 
-def drawn(runs: Runs, target: float | None, fits: Sequence[Fit], devices: Table) -> list[Drawn]:
-    """All that the runs give something to see of."""
+def all_figures(runs: Runs, target: float | None, fits: Sequence[Fit], devices: Table) -> list[ReportFigure]:
+    """Returns the figures that the runs give something to see of."""
     found = curves(runs, target)
     if len(algorithms(runs)) > 1 and any(run.curve.axes["bytes_up"][-1] > 0 for run in runs.all):
         found.append(at_equal_upload(runs))
@@ -66,7 +69,7 @@ def algorithms(runs: Runs) -> list[str]:
     return list(dict.fromkeys(setting.algorithm for setting in runs.settings))
 
 
-def curves(runs: Runs, target: float | None) -> list[Drawn]:
+def curves(runs: Runs, target: float | None) -> list[ReportFigure]:
     """The metric against rounds, upload and time: in one figure, or in one each with panels, where there are many."""
     shown = f"{runs.split} {runs.metric}"
     said = (
@@ -85,12 +88,12 @@ def curves(runs: Runs, target: float | None) -> list[Drawn]:
                 _band(ax, setting, axis, setting.label + many, colour)
             _target(ax, target)
         _legend(figure, axes[0], 2)
-        return [Drawn("curves", f"{shown} against what it cost", said, figure, tuple(runs.all))]
+        return [ReportFigure("curves", f"{shown} against what it cost", said, figure, tuple(runs.all))]
     colour_of = next((key for key in (S, K, *runs.varied) if 1 < len(_values(runs, key)) <= LINES), None)
     return [_parted(runs, axis, colour_of, shown, said, target) for axis in runs.axes]
 
 
-def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str, target: float | None) -> Drawn:
+def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str, target: float | None) -> ReportFigure:
     """A panel for each setting but for its value of `colour_of`."""
     panels: dict[str, list[Setting]] = {}
     for setting in runs.settings:
@@ -117,11 +120,11 @@ def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str,
         ax.set_axis_off()
     figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=len(seen), frameon=False, fontsize=9)
     by = f" by {colour_of.rpartition('.')[2]}" if colour_of else ""
-    return Drawn(f"curves_{axis}", f"{shown} against {AXES[axis][0]}{by}", said, figure, tuple(runs.all))
+    return ReportFigure(f"curves_{axis}", f"{shown} against {AXES[axis][0]}{by}", said, figure, tuple(runs.all))
 
 
-def at_equal_upload(runs: Runs) -> Drawn:
-    """Of each algorithm the best setting at every upload, and all its settings behind that."""
+def at_equal_upload(runs: Runs) -> ReportFigure:
+    """Draws each algorithm's best setting at every upload, and all its settings behind that."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     ax = figure.subplots()
     frame(ax, "uploaded, MB", f"{runs.split} {runs.metric}")
@@ -133,7 +136,7 @@ def at_equal_upload(runs: Runs) -> Drawn:
     colours = itertools.cycle(colormaps["tab10"].colors)  # type: ignore[attr-defined]
     for name, colour in zip(algorithms(runs), colours, strict=False):
         own = [setting for setting in runs.settings if setting.algorithm == name]
-        medians = np.stack([_median(_held(setting, "bytes_up", grid)) for setting in own])
+        medians = np.stack([bands.median(_held(setting, "bytes_up", grid)) for setting in own])
         ax.step(grid, medians.T, where="post", color=colour, linewidth=0.5, alpha=0.35)
         label = f"{name}, best of {len(own)}"
         ax.step(grid, best.reduce(medians, axis=0), where="post", color=colour, linewidth=2, label=label)
@@ -143,16 +146,16 @@ def at_equal_upload(runs: Runs) -> Drawn:
         "Thick: of each algorithm, at every upload, the best of its settings; thin: each of them. Medians over seeds. "
         "Upload counts all devices, those whose results came too late too."
     )
-    return Drawn("equal_upload", "Algorithms at equal upload", said, figure, tuple(runs.all))
+    return ReportFigure("equal_upload", "Algorithms at equal upload", said, figure, tuple(runs.all))
 
 
 def _reached(settings: Sequence[Setting], target: float) -> bool:
-    """Whether one of them did, and not at once."""
+    """Returns True if one of the settings reached the target, and not at once."""
     return any(0 < setting.cost(target, "round") < np.inf for setting in settings)
 
 
-def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> Drawn:
-    """What the target cost by S and K: rows of panels for what else differs, columns for rounds, upload and time."""
+def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> ReportFigure:
+    """Draws the cost of the target by S and K: a row of panels for what else differs, a column for each cost."""
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
         groups.setdefault(setting.without(S, K), []).append(setting)
@@ -170,7 +173,7 @@ def heat_maps(runs: Runs, settings: Sequence[Setting], target: float) -> Drawn:
         f"What {_named(runs, target)} cost, medians over seeds; dark is cheap. Grey: half of the runs or more did not "
         "reach it. In brackets how many runs reached it, where not all did."
     )
-    return Drawn("cost_S_K", "Cost to the target by S and K", said, figure, _runs_of(settings))
+    return ReportFigure("cost_S_K", "Cost to the target by S and K", said, figure, _runs_of(settings))
 
 
 def _map(group: Sequence[Setting], few: Sequence[float], many: Sequence[float], target: float, axis: str) -> Any:
@@ -205,8 +208,8 @@ def _heat(
     ax.set(xlabel="K", ylabel="S")
 
 
-def speed_up(runs: Runs, target: float) -> Drawn:
-    """How many times fewer rounds with more clients, a panel for each algorithm."""
+def speed_up(runs: Runs, target: float) -> ReportFigure:
+    """Draws how many times fewer rounds more clients need, a panel for each algorithm."""
     by_algorithm: dict[str, list[tuple[str, list[Setting]]]] = {}
     for label, group in families(runs, S):
         by_algorithm.setdefault(group[0].algorithm, []).append((label, group))
@@ -241,10 +244,10 @@ def speed_up(runs: Runs, target: float) -> Drawn:
         "over seeds, and a dash for each run. Settings of which half or more did not reach it have no point."
     )
     shown = [setting for lines in by_algorithm.values() for _, group in lines for setting in group]
-    return Drawn("speed_up", "Speed-up in S", said, figure, _runs_of(shown))
+    return ReportFigure("speed_up", "Speed-up in S", said, figure, _runs_of(shown))
 
 
-def exponents(runs: Runs, fits: Sequence[Fit]) -> Drawn:
+def exponents(runs: Runs, fits: Sequence[Fit]) -> ReportFigure:
     """Fitted exponents with their intervals, and the theorems'."""
     figure = Figure(figsize=(8, 0.9 + 0.3 * len(fits)), layout="constrained")
     ax = figure.subplots()
@@ -264,11 +267,11 @@ def exponents(runs: Runs, fits: Sequence[Fit]) -> Drawn:
         "Theorems bound the mean squared gradient of Phi with steps that are scaled with S and T; where a study keeps "
         "its steps, or its target is of another metric, they are what to compare with and not what to expect."
     )
-    return Drawn("exponents", "Fitted exponents", said, figure, tuple(runs.all))
+    return ReportFigure("exponents", "Fitted exponents", said, figure, tuple(runs.all))
 
 
-def fates(runs: Runs, devices: Table) -> Drawn:
-    """What became of invited devices, and who took part, by setting."""
+def fates(runs: Runs, devices: Table) -> ReportFigure:
+    """Draws the fates of invited devices, and participation, by setting."""
     figure = Figure(figsize=(11, 1.4 + 0.2 * len(devices)), layout="constrained")
     axes = _panels(figure, 1, 3, sharey=True, width_ratios=[2, 1, 1])
     place = -np.arange(len(devices))
@@ -290,7 +293,7 @@ def fates(runs: Runs, devices: Table) -> Drawn:
         "Means over seeds. Gini of participation: 0 where all clients took part equally often, 1 where one did "
         "everything; it falls with the number of rounds."
     )
-    return Drawn("devices", "Devices", said, figure, tuple(runs.all))
+    return ReportFigure("devices", "Devices", said, figure, tuple(runs.all))
 
 
 def _values(runs: Runs, key: str) -> list[Any]:
@@ -322,19 +325,7 @@ def _band(ax: Axes, setting: Setting, axis: str, label: str, colour: Any) -> Any
     held = _held(setting, axis, exact[exact <= max(ends)])
     there = ~np.isnan(held).any(axis=0)
     grid, held = exact[exact <= max(ends)][there], held[:, there]
-    (line,) = ax.step(grid, _median(held), where="post", color=colour, label=label, linewidth=1.6)
-    if len(setting.runs) > 1:
-        finite = np.where(np.isfinite(held), held, np.nan)
-        low, high = np.fmin.reduce(finite, axis=0), np.fmax.reduce(finite, axis=0)
-        ax.fill_between(grid, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
-    return line
-
-
-def _median(held: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over runs; NaN where it is of one that was broken off."""
-    with np.errstate(invalid="ignore"):  # of two infinities the mean is none
-        median = np.median(held, axis=0)
-    return np.where(np.isfinite(median), median, np.nan)
+    return bands.draw(ax, grid, held, label, colour, step="post")
 
 
 def _runs_of(settings: Sequence[Setting]) -> tuple[Run, ...]:

@@ -103,7 +103,7 @@ def _in_key(key: str, where: str, group: Sequence[Setting], target: float) -> Fi
 
 
 def _in_rounds(setting: Setting) -> Fit | None:
-    """Of the mean over rounds of the squared gradient of Phi, where a problem has it for a metric."""
+    """Fits the mean over rounds of the squared gradient of Phi, where a problem has it for a metric."""
     if setting.runs[0].metric != PRIMAL:
         return None
     slopes = []
@@ -126,6 +126,6 @@ def _in_rounds(setting: Setting) -> Fit | None:
 
 
 def _rate(algorithm: str) -> Rate | None:
-    """What is proved of an algorithm of raysim's own, by its name in configurations."""
+    """Returns the proven rate of one of raysim's algorithms, by its name in configurations."""
     found = ALGORITHMS.entries.get(algorithm)
     return None if found is None else found.rate  # type: ignore[attr-defined]

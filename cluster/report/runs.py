@@ -49,7 +49,7 @@ class Run:
     def read(
         cls, folder: Path, metric: str | None = None, split: str | None = None, higher: bool | None = None
     ) -> "Run":
-        """Of a run folder.
+        """Reads the run of a folder.
 
         Args:
             metric, split: None are the headline metric and the last of the splits that it evaluated.
@@ -80,7 +80,7 @@ class Run:
 
     @classmethod
     def read_broken(cls, folder: Path, like: "Run") -> "Run":
-        """Of a run that was broken off, as far as it came, with the metric of another. Raises DataError."""
+        """Reads a run that was broken off, as far as it came, with the metric of another. Raises DataError."""
         curve = Curve.read(folder, like.metric, like.split)
         config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
         keys = flat(config)
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its folder, with that of the study that it is of."""
+        """The name of its folder, behind that of its study if it is a trial."""
         folder = self.folder.resolve()
         return f"{folder.parent.parent.name}/{folder.name}" if folder.parent.name == TRIALS else folder.name
 
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def epsilon_spent(self) -> float | None:
-        """By all uploads of a client together that were made private; None where none were."""
+        """The epsilon that all private uploads of a client have spent together; None where none were private."""
         private = self.summary.get("privacy") or {}
         return max((of["epsilon_spent"] for of in private.values()), default=None)
 
@@ -131,12 +131,12 @@ class Run:
 
     @property
     def ended_at_target(self) -> bool:
-        """Whether it was over because it had reached the target of its configuration."""
+        """True if it was over because it had reached the target of its configuration."""
         reached = (self.summary.get("target") or {}).get("rounds") is not None
         return reached and bool(self.keys.get("evaluate.stop_at_target"))
 
     def reached(self, target: float) -> "Cost | None":
-        """What the run had cost at the first evaluation that was at the target, or None."""
+        """Returns the run's cost at the first evaluation that was at the target, or None."""
         good = self.curve.value >= target if self.higher else self.curve.value <= target
         return Cost(self.curve.axes, int(np.flatnonzero(good)[0])) if good.any() else None
 
@@ -163,8 +163,6 @@ def headline(folder: Path) -> str:
         raise DataError(f"{folder} is no folder of a run with results ({error.filename})") from None
     except ValueError as error:
         raise DataError(f"{folder} is no folder of a run with results ({' '.join(str(error).split())})") from None
-    if not summary and config["problem"]["name"] not in PROBLEMS.entries:
-        raise DataError(f"{folder} has not finished, and its problem is your own: name one of its metrics (--metric)")
     return _headline(folder, config, summary)[0]
 
 
@@ -174,10 +172,7 @@ def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any
         return found["metric"], found["higher_is_better"]
     problem = PROBLEMS.entries.get(config["problem"]["name"])
     if problem is None:
-        raise DataError(
-            f"{folder}: its summary.json, of an older raysim, does not say what its headline metric is, and its "
-            f"problem {config['problem']['name']} is not one of raysim's own"
-        )
+        raise DataError(f"{folder} has not finished, and its problem is your own: name one of its metrics (--metric)")
     return problem.headline, problem.higher_is_better  # type: ignore[attr-defined]
 
 
@@ -188,7 +183,7 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a run until an evaluation: `axes` as of a Curve, at `place`."""
+    """The cost of a run until an evaluation: `axes` of a Curve, at `place`."""
 
     axes: Mapping[str, NDArray[np.float64]]
     place: int
@@ -214,7 +209,7 @@ class Setting:
 
     @property
     def count(self) -> int:
-        """Of its runs, the lost ones too."""
+        """The number of its runs, lost ones included."""
         return len(self.runs) + self.lost
 
     @property
@@ -222,7 +217,7 @@ class Setting:
         return self.runs[0].algorithm
 
     def without(self, *keys: str | None) -> str:
-        """Its label but for what these keys say, and its configuration's name."""
+        """Returns its label without what these keys say, and without its configuration's name."""
         return " ".join(word(key, value) for key, value in self.values.items() if key not in (*keys, "name"))
 
     def number(self, key: str) -> float | None:
@@ -255,7 +250,7 @@ class Runs:
         higher: bool | None = None,
         broken: Mapping[Path, Path] = MappingProxyType({}),
     ) -> "Runs":
-        """Of run folders.
+        """Reads the runs of some folders.
 
         Args:
             metric, split, higher: as of Run.read.
@@ -309,7 +304,7 @@ class Runs:
 
     @cached_property
     def axes(self) -> list[str]:
-        """Those of AXES that all runs have."""
+        """The axes of AXES that all runs have."""
         return [axis for axis in AXES if all(axis in run.curve.axes for run in self.all)]
 
     @cached_property
@@ -319,7 +314,7 @@ class Runs:
 
     @cached_property
     def target(self) -> float | None:
-        """That of their configurations, if all have the same."""
+        """The target of their configurations, if all have the same; otherwise None."""
         targets = {run.target for run in self.all}
         only = targets.pop() if len(targets) == 1 else None
         return None if only is None else float(only)

@@ -1,4 +1,4 @@
-"""Which values are best: the rule of a study's section `select`."""
+"""The choice of the best values by the rule of a study's section `select`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,14 +34,14 @@ def ranked(runs: Runs, select: Select) -> Table:
 
 
 def rule(runs: Runs, select: Select) -> str:
-    """What was ranked, in words."""
+    """Returns what was ranked, in words."""
     axis, budget = _budget(select)
     when = "after the last round" if axis is None else f"at {budget:g} {UNITS[axis]}"
     return f"{runs.split} {runs.metric} {when}: the best median over seeds, for each {', '.join(select.by)}."
 
 
 def lines(table: Table) -> list[str]:
-    """What a person is told: the best of each group."""
+    """Returns what a person is told: the best of each group."""
     told = []
     for of in dict.fromkeys(row["of"] for row in table):
         best = next((row for row in table if row["of"] == of and row[BEST]), None)
@@ -70,7 +70,7 @@ def _row(of: str, setting: Setting, values: Sequence[float], higher: bool) -> di
 
 
 def _budget(select: Select) -> tuple[str | None, float]:
-    """Of AXES, in its unit."""
+    """Returns the budget's axis of AXES, and the budget in its unit."""
     if select.rounds is not None:
         return "round", select.rounds
     if select.bytes_up is not None:

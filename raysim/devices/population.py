@@ -1,4 +1,4 @@
-"""What devices are like: speed, memory, link and failure, for the whole population as arrays.
+"""Models what devices are like: speed, memory, link and failure, for the whole population as arrays.
 
 Every property of client k is a function of (seed, property, k); every fluctuation of (seed, kind, round, phase, k).
 Nothing is a Python object per client, so a million of them are a few arrays.
@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from scipy.special import ndtri
 
 from raysim import draws
-from raysim.devices.traces import (
-    SECOND_US,
+from raysim.devices.clock import FOREVER_US, SECOND_US
+from raysim.devices.tables import (
     DeviceTable,
     Workload,
     read_device_table,
@@ -36,12 +36,12 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class ComputeConfig(BaseModel):
-    """Section `devices.compute`.
+    """Holds section `devices.compute`.
 
     Attributes:
-        median_s_per_sample: seconds for one gradient on one row.
-        sigma: of its logarithm over devices.
-        jitter_cv: coefficient of variation from task to task, lognormal with mean 1.
+        median_s_per_sample: the median over devices of the seconds for one gradient on one row, which is lognormal.
+        sigma: the standard deviation of its logarithm over devices.
+        jitter_cv: the coefficient of variation from task to task, lognormal with mean 1.
     """
 
     model_config = STRICT
@@ -52,15 +52,15 @@ class ComputeConfig(BaseModel):
 
 
 class LinkConfig(BaseModel):
-    """Section `devices.link`.
+    """Holds section `devices.link`.
 
     Attributes:
-        median_down_mbps: megabits a second to the device.
-        sigma: of its logarithm over devices.
-        min_mbps, max_mbps: what it is clipped to.
-        up_ratio: up over down; about 0.5 on WiFi, 0.3 on cellular.
-        jitter_cv: coefficient of variation from transfer to transfer, lognormal with mean 1 on its duration.
-        rtt_s: seconds before the first byte arrives.
+        median_down_mbps: the median over devices of the megabits a second to the device, which is lognormal.
+        sigma: the standard deviation of its logarithm over devices.
+        min_mbps, max_mbps: the range that it is clipped to.
+        up_ratio: the speed up over the speed down; about 0.5 on WiFi, 0.3 on cellular.
+        jitter_cv: the coefficient of variation of a duration from transfer to transfer, lognormal with mean 1.
+        rtt_s: the seconds before the first byte arrives.
     """
 
     model_config = STRICT
@@ -81,10 +81,10 @@ class LinkConfig(BaseModel):
 
 
 class MemoryConfig(BaseModel):
-    """Section `devices.memory`.
+    """Holds section `devices.memory`.
 
     Attributes:
-        required_mb: devices with less memory are never eligible. It needs a table that has memory.
+        required_mb: devices with less memory are never eligible. The key needs a table that has memory.
     """
 
     model_config = STRICT
@@ -93,13 +93,13 @@ class MemoryConfig(BaseModel):
 
 
 class FailureConfig(BaseModel):
-    """Section `devices.failure`: crashes, beside going offline, which is the availability's own business.
+    """Holds section `devices.failure`: how devices crash, and what becomes of the task of one that turns off.
 
     Attributes:
-        hazard_per_s: rate of an exponential time to failure; 3.5e-4 loses 5 % of 150 s tasks.
-        p_start: probability of failing at once.
-        on_offline: whether turning off ends a task (`abort`, as Google's devices do) or it goes on when the device is
-            back (`pause`, as in FLASH), up to the deadline.
+        hazard_per_s: the rate of an exponential time to failure; 3.5e-4 loses 5 % of 150 s tasks.
+        p_start: the probability of failing at once.
+        on_offline: `abort` ends a task when its device turns off, as Google's devices do; `pause` lets it go on when
+            the device is back, up to the deadline, as in FLASH.
     """
 
     model_config = STRICT
@@ -110,11 +110,11 @@ class FailureConfig(BaseModel):
 
 
 class EnergyConfig(BaseModel):
-    """Section `devices.energy`: powers in watts, which have no defaults since they differ from phone to phone.
+    """Holds section `devices.energy`: powers in watts, which have no defaults since they differ from phone to phone.
 
     Attributes:
-        compute_w: while computing.
-        rx_w, tx_w: while receiving and sending.
+        compute_w: the power while computing.
+        rx_w, tx_w: the power while receiving and while sending.
     """
 
     model_config = STRICT
@@ -125,19 +125,19 @@ class EnergyConfig(BaseModel):
 
 
 class TableConfig(BaseModel):
-    """Section `devices.table`, measured devices; a path alone is one of format `table`.
+    """Holds section `devices.table`, measured devices; a path alone is a file of format `table`.
 
     Attributes:
-        path: of the file.
+        path: the file.
         format: `table` is CSV or Parquet with columns ms_per_sample, ram_gb, down_kbps, up_kbps, some of them;
             `fedscale` a client_device_capacity file; `flash_links` a speed_distri.json; `flash_devices` FLASH's list of
             phones, raw_ai_benchmark_list.json.
-        unit: of flash_links, whose source is ambiguous.
-        training_factor: gradient time over inference time, for fedscale.
-        workload: whose training times FLASH measured, for flash_devices, which needs it: femnist and celeba are
-            convolutional networks on images, reddit and shakespeare recurrent ones on text.
-        codes: path of FLASH's real2benchmark.json, for flash_devices: phones are as frequent as there; without it, as
-            where FLASH does not know a phone's model.
+        unit: the unit of the numbers in flash_links, whose source is ambiguous.
+        training_factor: the time of a gradient over that of inference, for fedscale.
+        workload: the task whose training times FLASH measured, for flash_devices, which needs it: femnist and celeba
+            are convolutional networks on images, reddit and shakespeare recurrent ones on text.
+        codes: the path of FLASH's real2benchmark.json, for flash_devices: phones are as frequent as there; without it,
+            as where FLASH does not know a phone's model.
     """
 
     model_config = STRICT
@@ -161,7 +161,7 @@ class TableConfig(BaseModel):
         return self
 
     def read(self) -> DeviceTable:
-        """The devices. Raises DataError."""
+        """Returns the devices. Raises DataError if the file is missing or wrong."""
         if self.format == "fedscale":
             return read_fedscale_capacity(self.path, self.training_factor)
         if self.unit is not None:
@@ -172,12 +172,13 @@ class TableConfig(BaseModel):
 
 
 class DeviceModel(BaseModel):
-    """Everything of section `devices` but availability.
+    """Holds section `devices` without availability.
 
     Attributes:
-        seed: of all device chance; separate from the experiment's seed.
-        table: measured devices; what it has is drawn row by row, jointly, in place of the distributions.
-        energy: powers, with which the ledger books joules.
+        seed: the seed of all the devices' chance, separate from the experiment's seed.
+        table: measured devices. Rows of it are drawn whole, and what they have replaces the distributions.
+        compute, memory, link, failure: the sections of these names.
+        energy: the powers by which the ledger books joules; None books none.
     """
 
     model_config = STRICT
@@ -198,12 +199,12 @@ class DeviceModel(BaseModel):
 
 @dataclass(frozen=True)
 class Tasks:
-    """What one phase's tasks would take if nothing went wrong, int64 microseconds, shape (C,).
+    """Holds what one phase's tasks would take if nothing went wrong, int64 microseconds, shape (C,).
 
     Attributes:
-        wait_us: before the first byte.
-        down_us, compute_us, up_us: the three parts, one after another.
-        fail_us: when the device fails, counted from the invitation; huge if never.
+        wait_us: the time before the first byte.
+        down_us, compute_us, up_us: the times of download, computation and upload, one after another.
+        fail_us: the time from the invitation to the device's failure; FOREVER_US if it never fails.
     """
 
     wait_us: NDArray[np.int64]
@@ -214,21 +215,21 @@ class Tasks:
 
     @property
     def total_us(self) -> NDArray[np.int64]:
-        """From invitation to arrival."""
+        """Gives (C,) the time from invitation to arrival."""
         return self.wait_us + self.down_us + self.compute_us + self.up_us
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """N devices.
+    """Holds the properties of N devices.
 
     Attributes:
-        model: their distributions.
-        size: N.
+        model: the distributions or the table that the properties are drawn from.
+        size: the number N of devices.
 
     Raises:
-        DataError: the table is missing or wrong.
-        ConfigError: memory is required, and there is no table that has it.
+        DataError: The table is missing or wrong.
+        ConfigError: Memory is required, and there is no table that has it.
     """
 
     model: DeviceModel
@@ -245,7 +246,7 @@ class Population:
 
     @cached_property
     def sec_per_sample_N(self) -> NDArray[np.float64]:
-        """Seconds for one gradient on one row."""
+        """Holds (N,) the seconds for one gradient on one row."""
         if self._table is not None and self._table.sec_per_sample is not None:
             return self._table.sec_per_sample[self._row_N]
         compute = self.model.compute
@@ -253,7 +254,7 @@ class Population:
 
     @cached_property
     def down_bps_N(self) -> NDArray[np.float64]:
-        """Bits a second to the device; 0 is no link."""
+        """Holds (N,) the bits a second to the device; 0 is no link."""
         if self._table is not None and self._table.down_bps is not None:
             return self._table.down_bps[self._row_N]
         link = self.model.link
@@ -261,21 +262,21 @@ class Population:
 
     @cached_property
     def up_bps_N(self) -> NDArray[np.float64]:
-        """Bits a second from the device; 0 is no link."""
+        """Holds (N,) the bits a second from the device; 0 is no link."""
         if self._table is not None and self._table.up_bps is not None:
             return self._table.up_bps[self._row_N]
         return self.model.link.up_ratio * self.down_bps_N
 
     @cached_property
     def has_memory_N(self) -> NDArray[np.bool_]:
-        """Whether the device has the required memory."""
+        """Tells (N,) whether the device has the required memory."""
         if self._table is None or self._table.ram_mb is None:
             return np.ones(self.size, dtype=bool)
         return self._table.ram_mb[self._row_N] >= self.model.memory.required_mb
 
     @cached_property
     def has_link_N(self) -> NDArray[np.bool_]:
-        """Whether anything can be sent to the device and back."""
+        """Tells (N,) whether anything can be sent to the device and back."""
         return (self.down_bps_N > 0) & (self.up_bps_N > 0)
 
     def tasks(
@@ -287,13 +288,14 @@ class Population:
         bytes_down_C: NDArray[np.int64],
         bytes_up: int,
     ) -> Tasks:
-        """Durations of one task each.
+        """Returns how long one task of each client takes.
 
         Args:
-            clients_C: who is invited.
-            round, phase: of the task; other fluctuations than any other's.
-            samples_C: gradients on one row that each computes.
-            bytes_down_C, bytes_up: that each receives and sends.
+            clients_C: (C,) the invited clients.
+            round, phase: the round and the phase of the tasks, each of which has fluctuations of its own.
+            samples_C: (C,) how many gradients on one row each client computes.
+            bytes_down_C: (C,) the bytes that each client receives.
+            bytes_up: the bytes that each client sends.
         """
         seed, where = self.model.seed, (round, draws.code(phase), clients_C)
 
@@ -314,6 +316,7 @@ class Population:
         return Tasks(*(_microseconds(s) for s in (wait_s, down_s, compute_s, up_s, fail_s)))
 
     def _lognormal(self, kind: str, median: float, sigma: float) -> NDArray[np.float64]:
+        """Draws (N,) lognormal numbers with this median, whose logarithms have the standard deviation sigma."""
         return median * np.exp(sigma * _normal(self.model.seed, kind, np.arange(self.size)))
 
     @cached_property
@@ -322,7 +325,7 @@ class Population:
 
     @cached_property
     def _row_N(self) -> NDArray[np.int64]:
-        """The table's row of each device; all columns of one row go together, since fast phones have more memory."""
+        """Holds (N,) the table's row of each device, one for all columns, since fast phones have more memory."""
         assert self._table is not None
         u = draws.uniform(self.model.seed, "device row", np.arange(self.size))
         if self._table.weights is None:
@@ -332,19 +335,16 @@ class Population:
         return np.searchsorted(bounds[:-1] / bounds[-1], u, side="right")
 
 
-# Longer than any simulation, and far from the end of int64, so that sums of a few do not overflow.
-FOREVER_US = 2**60
-
-
 def _microseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rounds seconds up to whole microseconds, and what is longer than any simulation to FOREVER_US."""
     return np.ceil(np.minimum(seconds * SECOND_US, FOREVER_US)).astype(np.int64)
 
 
 def _normal(seed: int, purpose: str, *counters: draws.Counter) -> NDArray[np.float64]:
-    """Standard normal numbers."""
+    """Draws standard normal numbers, shaped as the counters."""
     return ndtri(_inside(draws.uniform(seed, purpose, *counters)))  # type: ignore[no-any-return]
 
 
 def _inside(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Uniform numbers on [0, 1) moved off 0, which would give an infinity or a NaN."""
+    """Moves uniform numbers on [0, 1) off 0, which would give an infinity or a NaN."""
     return np.maximum(u, 2.0**-54)

@@ -9,12 +9,12 @@ from typing import Any
 from ray.util.metrics import Counter, Metric
 
 from clients.actors import fleet as ray_fleet
-from cluster import observers
+from cluster.loggers import ray_metrics
 
 DASHBOARD: dict[str, Any] = json.loads((Path(__file__).parents[2] / "cluster" / "grafana.json").read_text())
 MEASURED = {
     f"ray_{metric.info['name']}{'_total' if isinstance(metric, Counter) else ''}": set(metric.info["tag_keys"])
-    for module in (observers, ray_fleet)
+    for module in (ray_metrics, ray_fleet)
     for metric in vars(module).values()
     if isinstance(metric, Metric)
 }

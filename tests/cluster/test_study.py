@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cluster.config import load_config
-from cluster.study import Row, Study, is_study, rows
+from cluster.study import Study, TrialRow, is_study, rows
 from raysim.algorithms import ALGORITHMS
 from raysim.errors import ConfigError
 from tests.contracts.table import SIZES, settings
@@ -140,4 +140,4 @@ def test_every_study_of_the_project_is_sound(path: Path) -> None:
 def test_what_became_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert rows(tmp_path) == []
     (tmp_path / "trials.csv").write_text('trial,status,wall_s,said\na,finished,1.500,"auc, 1"\nb,waiting,0.000,\n')
-    assert rows(tmp_path) == [Row("a", "finished", 1.5, "auc, 1"), Row("b")]
+    assert rows(tmp_path) == [TrialRow("a", "finished", 1.5, "auc, 1"), TrialRow("b")]

@@ -23,7 +23,7 @@ def test_gini(counts: list[int], expected: float) -> None:
     assert summary.gini(np.array(counts)) == pytest.approx(expected)
 
 
-def run(tmp_path: Path, **sections: object) -> summary.Row:
+def run(tmp_path: Path, **sections: object) -> summary.Numbers:
     made = experiment(QUADRATIC, settings("parallel_sgda", eta=0.2, gamma=0.2), rounds=40, **sections)  # type: ignore[arg-type]
     list(server(made, tmp_path).run())
     written = summary.write(tmp_path, made)
@@ -41,7 +41,7 @@ def test_without_devices_there_is_no_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, {"value": 5.0, "round": 2}), (False, {"value": 1.0, "round": 0})])
-def test_last_and_best_are_both_told(higher: bool, best: summary.Row, tmp_path: Path) -> None:
+def test_last_and_best_are_both_told(higher: bool, best: summary.Numbers, tmp_path: Path) -> None:
     made = experiment(QUADRATIC, settings("parallel_sgda"))
     list(server(made, tmp_path).run())
     values = [1.0, math.nan, 5.0, None, 5.0, 2.0]
@@ -80,5 +80,5 @@ def test_shares_of_devices_add_up(tmp_path: Path) -> None:
     assert 0 < found["compute_wasted"] < 1
 
 
-def _gradient_norms(folder: Path) -> list[summary.Row]:
+def _gradient_norms(folder: Path) -> list[summary.Numbers]:
     return [r for r in pq.read_table(folder / "metrics.parquet").to_pylist() if r["metric"] == "gradient_norm"]

@@ -13,6 +13,7 @@ from clients.delivery import Delivery
 from cluster import trials
 from cluster.run import run
 from cluster.study import STUDY, TRIALS, Study, rows
+from cluster.trial import Keeper, Task, _bring
 from raysim.errors import ConfigError, PlacementError, Stopped
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
@@ -199,9 +200,9 @@ def test_a_node_that_does_not_share_the_folder_brings_what_it_wrote(ray_cluster:
     (theirs / TRIALS / "a" / "checkpoints").mkdir()
     for name in ("summary.json", "plots/auc.png", "checkpoints/00000001.json"):
         (theirs / TRIALS / "a" / name).write_text(name)
-    keeper: Any = trials.Keeper.remote(ours)  # type: ignore[attr-defined]
-    task = trials.Task("a", b"", Delivery([]), ("", ""), theirs, False)
-    bring: Callable[..., None] = trials._bring
+    keeper: Any = Keeper.remote(ours)  # type: ignore[attr-defined]
+    task = Task("a", b"", Delivery([]), ("", ""), theirs, False)
+    bring: Callable[..., None] = _bring
     bring(task, keeper)
     files = {str(path.relative_to(ours)) for path in ours.rglob("*") if path.is_file()}
     assert files == {f"{TRIALS}/a/summary.json", f"{TRIALS}/a/plots/auc.png"}

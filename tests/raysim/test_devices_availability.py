@@ -1,4 +1,4 @@
-"""Availability: the laws that the models promise, exact replay, and independence of everything that must not matter."""
+"""Tests what each availability model promises of its own; tests/contracts/test_availability.py has the common laws."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from raysim import draws
 from raysim.devices.availability import (
     AVAILABILITY,
-    NEVER,
     Always,
-    Availability,
     Bernoulli,
     Beta,
     Cyclic,
@@ -24,7 +21,7 @@ from raysim.devices.availability import (
     Trace,
     Zone,
 )
-from raysim.devices.traces import SECOND_US
+from raysim.devices.clock import NEVER, SECOND_US
 from raysim.errors import ConfigError, DataError
 
 MANY = 200_000
@@ -37,7 +34,7 @@ def markov(clients: int = MANY, **settings: Any) -> Markov:
 
 
 def trace_file(folder: Path, *devices: tuple[list[list[float]], float]) -> dict[str, str]:
-    """A file of devices, each (on-times, horizon) in seconds, as settings of `Trace`."""
+    """Writes a file of devices, each (on-times, horizon) in seconds; returns it as settings of `Trace`."""
     path = folder / "devices.json"
     tree = {str(i): {"charging": pairs, "horizon_s": horizon} for i, (pairs, horizon) in enumerate(devices)}
     path.write_text(json.dumps({"devices": tree}))
@@ -45,29 +42,8 @@ def trace_file(folder: Path, *devices: tuple[list[list[float]], float]) -> dict[
 
 
 def within(share: float, expected: float, n: int) -> bool:
-    """Whether a share among n differs from its expectation by at most 4 standard errors (and rounding)."""
+    """Tells whether a share among n differs from its expectation by at most 4 standard errors (and rounding)."""
     return abs(share - expected) <= 4 * np.sqrt(max(expected * (1 - expected), 0) / n) + 1e-12
-
-
-def every(tmp_path: Path, clients: int) -> list[Availability]:
-    """One of each model and of its variants."""
-    rng = np.random.default_rng(0)
-    devices = [(np.sort(rng.integers(0, 40_000, (5, 2)), axis=1).tolist(), 40_000 + 100 * i) for i in range(40)]
-    file: Any = trace_file(tmp_path, *devices)
-    diurnal = Diurnal(amplitude=0.9, zones=(Zone(), Zone(offset_h=8)))
-    scores = draws.uniform(0, "scores", np.arange(clients))
-    supplied: Any = {"seed": 3, "clients": clients}
-    return [
-        Always(),
-        Bernoulli(**supplied),
-        Markov(**supplied),
-        Markov(share=Beta(beta=(0.3, 0.3)), diurnal=diurnal, **supplied),
-        Markov(label=Label(), scores=scores, **supplied),
-        Cyclic(groups=7, period_s=1000.5, clients=clients),
-        Cyclic(groups=7, clients=clients),
-        Trace(**file, **supplied),
-        Trace(**file, end="hold", shift=True, **supplied),
-    ]
 
 
 # The refresh process
@@ -105,59 +81,6 @@ def test_on_times_are_exponential_with_the_given_mean(share: float) -> None:
         np.testing.assert_array_equal(model.off_at(on, start_us, 0, d_s * SECOND_US), np.where(within_d, off_us, NEVER))
 
 
-@pytest.mark.parametrize(
-    ("share", "diurnal"),
-    [
-        (0.2, None),
-        (Beta(), None),
-        (Beta(beta=(0.5, 0.5)), Diurnal(amplitude=0.7)),
-        (1.0, Diurnal(amplitude=0.3, zones=(Zone(offset_h=10),))),
-    ],
-)
-def test_on_and_off_at_tell_the_same_story(share: float | Beta, diurnal: Diurnal | None) -> None:
-    n, start_us, span_us = 400, 33_000 * SECOND_US, 1200 * SECOND_US
-    model = markov(n, share=share, diurnal=diurnal, mean_on_s=600)
-    on = np.flatnonzero(model.on(np.arange(n), start_us, 0))
-    off_us = model.off_at(on, start_us, 0, span_us)
-    gone = off_us < NEVER
-    assert 0 < gone.sum() < len(on) or share == 1.0
-    for t_us in range(start_us, start_us + span_us + 1, 3 * SECOND_US):
-        assert model.on(on[off_us > t_us], t_us, 0).all()
-    for client, t_us in zip(on[gone].tolist(), off_us[gone].tolist(), strict=True):
-        assert start_us < t_us <= start_us + span_us
-        alone = np.array([client])
-        assert model.on(alone, t_us - 1, 0)
-        assert not model.on(alone, t_us, 0)
-
-
-@pytest.mark.parametrize(
-    ("share", "diurnal"), [(0.4, None), (Beta(), None), (0.5, Diurnal(amplitude=0.7)), (0.9, Diurnal(amplitude=0.2))]
-)
-def test_on_and_on_at_tell_the_same_story_each_client_from_its_own_instant(
-    share: float | Beta, diurnal: Diurnal | None
-) -> None:
-    n, span_us = 400, 1200 * SECOND_US
-    model = markov(n, share=share, diurnal=diurnal, mean_on_s=600)
-    clients = np.arange(n)
-    starts_us = 33_000 * SECOND_US + clients * 7 * SECOND_US
-    off = np.array([not model.on(clients[k : k + 1], int(starts_us[k]), 0)[0] for k in range(n)])
-    back_us = model.on_at(clients[off], starts_us[off], 0, span_us)
-    came = back_us < NEVER
-    assert 0 < came.sum() <= off.sum()
-    for client, start_us, t_us in zip(
-        clients[off][came].tolist(), starts_us[off][came].tolist(), back_us[came].tolist(), strict=True
-    ):
-        alone = np.array([client])
-        assert start_us < t_us <= start_us + span_us
-        assert model.on(alone, t_us, 0)
-        for earlier_us in range(start_us, t_us - 1, 20 * SECOND_US):
-            assert not model.on(alone, earlier_us, 0)
-        assert not model.on(alone, t_us - 1, 0)
-    ends_us = starts_us[off][~came] + span_us
-    for client, t_us in zip(clients[off][~came].tolist(), ends_us.tolist(), strict=True):
-        assert not model.on(np.array([client]), t_us, 0)
-
-
 @pytest.mark.parametrize(("share", "on"), [(0.0, False), (1.0, True)])
 def test_devices_that_never_change(share: float, on: bool) -> None:
     clients = np.arange(1000)
@@ -169,7 +92,7 @@ def test_devices_that_never_change(share: float, on: bool) -> None:
 
 @pytest.mark.parametrize(("share", "amplitude", "peak_hour"), [(0.2, 0.64, 2.0), (0.7, 1.0, 15.0), (1.0, 0.5, 0.0)])
 def test_a_daily_rhythm_is_followed_with_the_devices_inertia(share: float, amplitude: float, peak_hour: float) -> None:
-    """m' = r (pi(t) - m) has the solution m(t) = integral of r exp(-r s) pi(t - s) over s > 0."""
+    """The equation m' = r (pi(t) - m) has the solution m(t) = integral of r exp(-r s) pi(t - s) over s > 0."""
     model = markov(share=share, diurnal=Diurnal(amplitude=amplitude, peak_hour=peak_hour, zones=(Zone(offset_h=-5),)))
     memory_s = max(6400 * (1 - share), 60)
     s = np.linspace(0, 40, 400_001) * memory_s
@@ -378,41 +301,6 @@ def test_a_bad_trace_is_met_when_the_model_is_built(tmp_path: Path) -> None:
     settings = {"path": str(tmp_path / "nothing.json"), "format": "flash"}
     with pytest.raises(DataError, match="there is no file"):
         AVAILABILITY.build("trace", settings, seed=0, clients=3, scores=None)
-
-
-# Independence
-
-
-@pytest.mark.parametrize("place", range(9))
-def test_answers_depend_on_nothing_but_the_client_and_the_instant(tmp_path: Path, place: int) -> None:
-    n = 500
-    model, larger = every(tmp_path, n)[place], every(tmp_path, 3 * n)[place]
-    clients = np.arange(n)
-    instants = [(int(t), r) for r, t in enumerate(np.linspace(0, 90_000 * SECOND_US, 7))]
-    horizon_us = 4000 * SECOND_US
-    on = [model.on(clients, t, r) for t, r in instants]
-    off = [model.off_at(clients[a], t, r, horizon_us) for a, (t, r) in zip(on, instants, strict=True)]
-    changes = [model.next_change(t) for t, _ in instants]
-    rng = np.random.default_rng(0)
-    for i in [*rng.permutation(7).tolist(), 3, 3]:  # back and forth in time, and twice the same
-        t, r = instants[i]
-        some = rng.permutation(n)[:100]
-        np.testing.assert_array_equal(model.on(some, t, r), on[i][some])
-        np.testing.assert_array_equal(larger.on(clients, t, r), on[i])
-        order = rng.permutation(len(off[i]))
-        turned = clients[on[i]][order]
-        np.testing.assert_array_equal(model.off_at(turned, t, r, horizon_us), off[i][order])
-        np.testing.assert_array_equal(larger.off_at(turned, t, r, horizon_us), off[i][order])
-        assert model.next_change(t) == changes[i]
-    assert model.on(clients[:0], 0, 0).shape == model.off_at(clients[:0], 0, 0, 1).shape == (0,)
-
-
-@pytest.mark.parametrize("place", [1, 2, 3, 4, 7, 8])
-def test_the_seed_matters(tmp_path: Path, place: int) -> None:
-    model = every(tmp_path, 500)[place]
-    other = type(model)(**{**{f: getattr(model, f) for f in model.__dataclass_fields__}, "seed": 4})  # type: ignore[attr-defined]
-    t_us = 20_000 * SECOND_US
-    assert (model.on(np.arange(500), t_us, 1) != other.on(np.arange(500), t_us, 1)).any()
 
 
 # Settings
