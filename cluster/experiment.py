@@ -236,7 +236,7 @@ class Experiment:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of a run, on which its numbers depend, as plain data: the resolved configuration and the data."""
+        """The identity of a run, which decides its numbers: the resolved configuration and the data, as plain data."""
         return self.resolved | {"shards": self.shards.content}
 
     def remarks(self) -> list[str]:
