@@ -15,7 +15,7 @@ from clients.chain import Chain, Dense, Piece
 from clients.per_client import Known, PerClient
 from raysim.batch import Batch
 from raysim.point import Point
-from raysim.problems import NetworkProblem, Problem
+from raysim.problems import Classification, NetworkProblem, Problem
 
 # Activations of the gradients at one point that are computed ahead, for the batches to come.
 AHEAD_BYTES = 4_000_000
@@ -36,7 +36,7 @@ def chain_of(problem: Problem) -> Chain | None:
 
 def remark(problem: Problem) -> str | None:
     """Says how gradients are computed where a class of the user's own has lost the faster way; None if it has not."""
-    if not isinstance(problem, NetworkProblem) or type(problem).__module__.startswith("raysim."):
+    if not isinstance(problem, NetworkProblem) or _is_ours(type(problem)):
         return None
     methods = overridden(problem)
     if not methods or Chain.of(problem.net.module) is None:
@@ -46,6 +46,28 @@ def remark(problem: Problem) -> str | None:
         f"{kind} has its own {' and '.join(methods)}, so that gradients are taken of that code and not layer by layer, "
         f"which is slower; put what is different into {kind}.loss where that is possible"
     )
+
+
+def remark_on_parts(problem: Problem) -> str | None:
+    """Says what methods that step an extractor and a head apart do not see of a class of the user's own.
+
+    They take their gradients of cross_entropy(logits(v, features(u))), and not of `value`.
+    """
+    if not isinstance(problem, Classification) or _is_ours(type(problem)):
+        return None
+    kind = type(problem)
+    ours = next(base for base in kind.__mro__ if _is_ours(base))
+    methods = [name for name in ("value", "loss", "gradient") if getattr(kind, name) is not getattr(ours, name)]
+    if not methods:
+        return None
+    return (
+        f"{kind.__name__} has its own {' and '.join(methods)}, which steps of an extractor or a head do not use: they "
+        f"are taken on {kind.__name__}.cross_entropy of its logits; put what is different there"
+    )
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("raysim.")
 
 
 class Place(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from pydantic_core import to_jsonable_python
 
 from clients.engine import Engine, LoopEngine, files_of
-from clients.gradients import remark
+from clients.gradients import remark, remark_on_parts
 from clients.screen import Screen
 from clients.vectorized import VectorizedEngine, pays
 from cluster.config import Choice, Config
@@ -249,6 +249,8 @@ class Experiment:
             found.append(f"{few} of {n} clients have fewer rows than a minibatch of {batch}; theirs are all of them")
         if slower := remark(self.problem):
             found.append(slower)
+        if ALGORITHMS.takes(self.config.algorithm.name, "extractor_size") and (other := remark_on_parts(self.problem)):
+            found.append(other)
         return found
 
 

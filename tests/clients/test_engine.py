@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic.dataclasses import dataclass as record
 
 from clients.fleet import InProcessFleet
+from clients.gradients import chain_of
 from clients.pool import spans
 from raysim.batch import Batch
 from raysim.errors import ClientError
 from raysim.exchange import Block, Minibatches, Order
 from raysim.point import Point
+from raysim.problems import Classification
+from raysim.registry import STRICT
 from tests.contracts.table import settings
-from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+from tests.play import DIGITS, OWN, QUADRATIC, experiment, server, trajectory
 
 
 def poisoned(made, client: int, value: float):  # type: ignore[no-untyped-def]
@@ -182,3 +186,51 @@ def test_the_number_of_torch_threads_is_put_back() -> None:
     fleet = InProcessFleet(made.engine(), threads=before + 1)
     assert fleet.in_background(torch.get_num_threads)() == before + 1
     assert torch.get_num_threads() == before
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class Smoothed(Classification):
+    """A user's own objective, by `value`."""
+
+    def value(self, z: Point, batch: Batch) -> torch.Tensor:
+        return super().value(z, batch) + 1e-3 * (z.x**2).sum() * batch.weights.sum()
+
+
+@record(frozen=True, kw_only=True, config=STRICT)
+class Weighed(Classification):
+    """A user's own objective, by `loss`."""
+
+    def loss(self, outputs: torch.Tensor, rest: torch.Tensor, y: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return 2 * super().loss(outputs, rest, y, batch)
+
+
+def test_a_users_own_value_is_taken_and_what_that_costs_is_said_once() -> None:
+    mlp = {"name": "mlp", "hidden": [8]}
+    own, faster = (
+        experiment(DIGITS, settings("cd_ma"), problem={"name": f"tests.clients.test_engine:{name}"}, model=mlp)
+        for name in ("Smoothed", "Weighed")
+    )
+    (said,) = own.remarks()
+    assert said.startswith(
+        "Smoothed has its own value, so that gradients are taken of that code and not layer by layer"
+    )
+    assert faster.remarks() == []
+    z = own.problem.init(0).to(torch.float64)
+    rows = Batch(
+        own.shards.inputs(np.arange(4), "train", dtype=torch.float64),
+        own.shards.labels(np.arange(4), "train"),
+        torch.full((4,), 0.25, dtype=torch.float64),
+    )
+    plain = Classification.value(own.problem, z, rows)  # type: ignore[arg-type]
+    assert float(own.problem.value(z, rows)) > float(plain)
+    assert chain_of(own.problem) is None
+    assert chain_of(faster.problem) is not None
+
+
+@pytest.mark.parametrize(("name", "method"), [("Smoothed", "value"), ("Weighed", "loss")])
+def test_what_personal_methods_do_not_see_of_a_users_problem_is_said(name: str, method: str) -> None:
+    made = experiment(OWN, settings("fedrep"), problem={"name": f"tests.clients.test_engine:{name}"})
+    assert any(
+        said.startswith(f"{name} has its own {method}, which steps of an extractor or a head do not use")
+        for said in made.remarks()
+    )
