@@ -5,6 +5,7 @@ import functools
 import shlex
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from cluster import check as checks
-from cluster import jobs, plots
+from cluster import jobs, plots, variants
 from cluster import report as reports
 from cluster import summary as summaries
 from cluster import survey as surveys
@@ -124,7 +125,7 @@ def devices(
 
 @app.command("list")
 def list_() -> None:
-    """Show the names that a configuration can use."""
+    """Show the names that a configuration can use, and the experiments that come with raysim."""
     tables = {r.kind: r.lines() for r in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS, AVAILABILITY)}
     tables["devices.preset"] = [(name, line) for name, (line, _) in PRESETS.items()]
     for kind, lines in tables.items():
@@ -133,6 +134,14 @@ def list_() -> None:
         for name, line in lines:
             console.print(f"  {name:<{width}}  {line}")
     console.print("One of your own is named package.module:Class.")
+    if not variants.SHIPPED.is_dir():
+        return
+    console.print("experiments, each run by its whole name: raysim run configs/cd_mage/auc_mnist_cd_mage.yaml")
+    for file, experiments in variants.listed(variants.SHIPPED):
+        place = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        console.print(f"  {place}  {experiments.description}")
+        names = ", ".join(experiments.variants)
+        console.print(textwrap.indent(textwrap.fill(names, 112, break_on_hyphens=False), " " * 6))
 
 
 @app.command()

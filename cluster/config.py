@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from clients.placement import ClientsConfig, Count
-from cluster import presets, yaml12
+from cluster import presets, variants
+from cluster.tree import override, parted
 from raysim.devices import DeviceModel
 from raysim.errors import ConfigError
 from raysim.registry import STRICT, plain, validated
@@ -152,76 +153,26 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """Reads a configuration.
 
     Args:
-        source: the path of a YAML file, or a configuration made in Python, which is left as it is.
+        source: the path of a YAML file, the name of a variant in an experiments file (see `cluster.variants`), or a
+            configuration made in Python, which is left as it is.
         overrides: each ``key.sub=value``, the value in YAML; a mapping replaces a whole section.
 
     Raises:
         ConfigError: naming the key, and the nearest known one where it is unknown.
     """
-    tree = plain(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    tree = plain(source) if isinstance(source, Mapping) else variants.read(Path(source))
     for given in overrides:
         override(tree, given)
-    config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
+    try:
+        config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
+    except ConfigError as error:
+        found = None if isinstance(source, Mapping) else variants.find(Path(source))
+        if found is None or any(_touches(parted(given)[0], error.key) for given in overrides):
+            raise
+        raise ConfigError(error.key, f"{error.message} ({found})") from None
     return config
 
 
-def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration with other values at dotted keys; a mapping replaces a whole section.
-
-    Raises ConfigError where a key leads through something that is no section.
-    """
-    changed: dict[str, Any] = plain(tree)
-    for path, value in values.items():
-        _put(changed, path, plain(value, path))
-    return changed
-
-
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of a tree of mappings by their dotted keys."""
-    if not isinstance(tree, Mapping):
-        return {path: tree}
-    return {
-        place: value
-        for key, inner in tree.items()
-        for place, value in flat(inner, f"{path}.{key}" if path else str(key)).items()
-    }
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds. Raises ConfigError naming the file."""
-    try:
-        tree = yaml12.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(str(path), f"is not valid YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(str(path), "must be a mapping of keys to values")
-    return tree
-
-
-def override(tree: dict[str, Any], given: str) -> None:
-    """Puts into a tree what a ``key.sub=value`` gives, the value in YAML. Raises ConfigError."""
-    path, value = parted(given)
-    _put(tree, path, value)
-
-
-def parted(given: str) -> tuple[str, Any]:
-    """The key and the value of a ``key.sub=value``. Raises ConfigError."""
-    path, equals, text = given.partition("=")
-    path = path.strip()
-    if not equals or not all(path.split(".")):
-        raise ConfigError(f"-o {given}", "is not of the form key.sub=value")
-    try:
-        return path, yaml12.parse(text)
-    except ValueError as error:
-        raise ConfigError(path, f"{text!r} is not valid YAML: {error}") from None
-
-
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
-    *sections, last = path.split(".")
-    for depth, section in enumerate(sections, start=1):
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(path, f"cannot be set, since {'.'.join(sections[:depth])} is no section")
-    tree[last] = value
+def _touches(path: str, key: str) -> bool:
+    """Whether one of two dotted keys is the other, or leads to it."""
+    return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from ray.util.metrics import Counter, Gauge
 
-from cluster.config import flat
 from cluster.experiment import Experiment
+from cluster.tree import flat
 from raysim.errors import ConfigError, OutputError, Stopped
 from server.fates import FATES
 from server.ledger import TIMES

@@ -19,8 +19,9 @@ from torch import Tensor
 from clients.fleet import InProcessFleet
 from clients.ray_fleet import START_S, RayFleet, lost, original, own_namespace
 from cluster import connect, folder, observers, plots, summary
-from cluster.config import Config, flat, load_config
+from cluster.config import Config, load_config
 from cluster.experiment import Experiment
+from cluster.tree import flat
 from raysim.errors import CheckpointError, ConfigError, ResultLost, Stopped, WorkerLost
 from server.actor import ServerActor
 from server.rounds import Progress, Server

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from clients.placement import Count
-from cluster import yaml12
-from cluster.config import Config, RayConfig, flat, load_config, override, parted, read_yaml, with_values
+from cluster import variants, yaml12
+from cluster.config import Config, RayConfig, load_config
 from cluster.experiment import require_known
+from cluster.tree import flat, override, parted, read_yaml, with_values
 from raysim.errors import ConfigError
 from raysim.registry import STRICT, nearest, plain, validated
 
@@ -252,12 +253,12 @@ def rows(where: Path) -> list[Row]:
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file holds a study, and no configuration. Raises ConfigError where it cannot be read."""
-    return not read_yaml(path).keys().isdisjoint({"base", "grid", "parts"})
+    """Returns whether a path names a study and no configuration. Raises ConfigError where it cannot be read."""
+    return not variants.read(path).keys().isdisjoint({"base", "grid", "parts"})
 
 
 def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | None:
-    return read_yaml(beside / base) if isinstance(base, str) else base
+    return variants.read(beside / base) if isinstance(base, str) else base
 
 
 def _together(where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
