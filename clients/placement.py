@@ -18,25 +18,26 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ClientsConfig(BaseModel):
-    """Section `clients` of a configuration. None of it but `engine` and `block` changes a number in the results.
+    """Holds section `clients`. Of its keys only `engine` and `block` can change a number in the results.
 
     Attributes:
-        fleet: `ray` runs client actors; `in_process` runs all clients in the server's process without Ray.
-        per_actor: clients an actor hosts; 1 gives every client an actor of its own, `auto` a pool any of whose
-            actors plays any client.
-        actors: size of the pool; `auto` takes what the machine can hold.
-        num_cpus, num_gpus: what an actor reserves in Ray, fractions allowed, of a GPU up to one; with `num_gpus` they
-            compute on the GPU.
-        resources: what else it reserves, by the names that nodes were started with (`ray start --resources`).
-        threads: torch threads of an actor.
-        engine: `loop` computes one client after another, `vectorized` all clients of a task at once; they agree up to
-            rounding. `auto` is `vectorized`, unless the problem's network has layers for which that is no faster.
-        retries: times that work is given again whose process has died, and that a server is started anew which gets no
-            further; each takes seconds.
-        timeout_s: how long no actor may be done with anything before those that have work are ended and started anew.
-        block: most clients in a block, the least part of a task; `auto` makes 32 blocks for the loop engine, or more
-            where they would have over 10 clients, and for the vectorised one 2, 4, 8, ... of at most 10 clients, 100 on
-            a GPU or without a network. Sums are rounded per block.
+        fleet: `ray` runs client actors; `in_process` runs all clients in the server's process, without Ray.
+        per_actor: how many clients an actor hosts. 1 gives every client an actor of its own; `auto` makes a pool, any
+            of whose actors plays any client.
+        actors: the size of the pool; `auto` is what the machine can hold.
+        num_cpus, num_gpus: what an actor reserves in Ray. Fractions are allowed, of a GPU up to one. With `num_gpus`
+            actors compute on the GPU.
+        resources: what else an actor reserves, by the names with which nodes were started (`ray start --resources`).
+        threads: how many torch threads an actor has.
+        engine: `loop` computes one client after another, `vectorized` all clients of a task at once; the two agree up
+            to rounding. `auto` is `vectorized`, unless the problem's network has layers for which that is no faster.
+        retries: how often work is given out again whose process has died, and how often a server is started anew that
+            gets no further. Each takes seconds.
+        timeout_s: how many seconds may pass in which no actor completes anything, before the actors that have work are
+            ended and started anew.
+        block: the most clients in a block, which is the least part of a task. Uploads are summed, and rounded, per
+            block. `auto` makes 32 blocks for the loop engine, or more where blocks would have over 10 clients; for the
+            vectorised engine it makes 2, 4, 8, ... blocks of at most 10 clients, 100 on a GPU or without a network.
     """
 
     model_config = STRICT

@@ -1,39 +1,29 @@
 """The console script `raysim`."""
 
-import contextlib
 import functools
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from cluster import catalogue, jobs, plots
 from cluster import check as checks
-from cluster import jobs, plots
 from cluster import report as reports
 from cluster import summary as summaries
 from cluster import survey as surveys
 from cluster.config import load_config
 from cluster.experiment import Experiment
-from cluster.presets import PRESETS
-from cluster.progress import Watcher, number, size
+from cluster.progress import number, size
 from cluster.report.runs import headline
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
 from cluster.study import STUDY, Study, is_study
 from cluster.study import rows as study_rows
-from raysim.algorithms import ALGORITHMS
-from raysim.data import PARTITIONERS, SOURCES
-from raysim.devices import AVAILABILITY
+from cluster.terminal import Heard, Show, signals
 from raysim.errors import ConfigError, DataError, RaysimError, Stopped
-from raysim.models import MODELS
-from raysim.problems import PROBLEMS
-from server.job import Progress
 
 app = typer.Typer(
     help="Simulate cross-device federated min-max learning.",
@@ -73,9 +63,9 @@ def run(
             raise ConfigError("--from", "is for a run; the trials of a study go on from their latest checkpoints")
         study(config, override, resume)
         return
-    show = _Show()
+    show = Show(console)
     try:
-        with show, _signals(show) as stop:
+        with show, signals(show) as stop:
             if resume is not None:
                 play = functools.partial(resume_experiment, resume, override or [], from_)
             else:
@@ -124,15 +114,8 @@ def devices(
 
 @app.command("list")
 def list_() -> None:
-    """Show the names that a configuration can use."""
-    tables = {r.kind: r.lines() for r in (ALGORITHMS, PROBLEMS, MODELS, SOURCES, PARTITIONERS, AVAILABILITY)}
-    tables["devices.preset"] = [(name, line) for name, (line, _) in PRESETS.items()]
-    for kind, lines in tables.items():
-        console.print(kind)
-        width = max(len(name) for name, _ in lines)
-        for name, line in lines:
-            console.print(f"  {name:<{width}}  {line}")
-    console.print("One of your own is named package.module:Class.")
+    """Show the names that a configuration can use, and the experiments that come with raysim."""
+    catalogue.show(console)
 
 
 @app.command()
@@ -237,9 +220,9 @@ def study(
     if (config is None) == (resume is None):
         raise ConfigError("", "give either a study, or --resume with the folder of one")
     trials = _trials()
-    heard = _Heard()
+    heard = Heard()
     try:
-        with _signals(heard) as stop:
+        with signals(heard) as stop:
             if resume is not None:
                 where = trials.go_on(resume, override or [], console.print, stop)
             else:
@@ -305,73 +288,12 @@ def _is_study(config: Path | None, resume: Path | None) -> bool:
 
 
 def _trials() -> Any:
-    """The module that plays studies. Ray Tune is an extra, and takes a second to be imported."""
+    """Returns the module that plays studies. Ray Tune is an extra, and takes a second to be imported."""
     try:
         from cluster import trials
     except ImportError as error:
         raise ConfigError("", f"studies need Ray Tune: pip install 'raysim[tune]' ({error})") from None
     return trials
-
-
-@contextlib.contextmanager
-def _signals(note: "_Heard") -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set the first time; the second time they end the program at once."""
-    stop = threading.Event()
-
-    def heard(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        note.signal = number
-        stop.set()
-        print("stopping after this round; once more to stop at once", file=sys.stderr)  # noqa: T201
-
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Heard:
-    """Remembers the signal that was heard.
-
-    Attributes:
-        signal: its number; 0 before any.
-    """
-
-    signal = 0
-
-
-class _Show(_Heard):
-    """The bar appears once the run's folder and headline metric are known.
-
-    Attributes:
-        folder: of the run.
-    """
-
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-        self._watcher: Watcher | None = None
-
-    def __enter__(self) -> "_Show":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._watcher:
-            self._watcher.__exit__(None, None, None)
-
-    def started(self, experiment: Experiment, folder: Path) -> None:
-        self.folder = folder
-        console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
-        for remark in experiment.remarks():
-            console.print(remark)
-        self._watcher = Watcher(console, experiment.headline)
-        self._watcher.__enter__()
-
-    def report(self, progress: Progress) -> None:
-        assert self._watcher
-        self._watcher(progress)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from clients.placement import ClientsConfig, Count
-from cluster import presets, yaml12
+from cluster import presets, variants
+from cluster.tree import override, parted
 from raysim.devices import DeviceModel
 from raysim.errors import ConfigError
 from raysim.registry import STRICT, plain, validated
@@ -15,7 +16,7 @@ from server.policy import PolicyConfig
 
 
 class Choice(BaseModel):
-    """A named thing and its settings: `name` is a registered one or ``package.module:Name``."""
+    """Names a thing and gives its settings: `name` is a registered one or ``package.module:Name``."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -27,14 +28,17 @@ class Choice(BaseModel):
 
 
 class EvaluateConfig(BaseModel):
-    """Section `evaluate`.
+    """Holds section `evaluate`: how often a run is evaluated, and on which rows.
 
     Attributes:
-        every: rounds between evaluations; there is one before the first round and one after the last as well.
-        splits: `train` is the pool of all clients' rows, `test` the held-out rows.
-        target: of the problem's headline metric on the last of the splits; the summary says when it was reached.
-        stop_at_target: whether the run is over then; `rounds` is when it is in any case.
-        pictures: evaluations between pictures, for problems that have some to show; the first and the last has them.
+        every: rounds between evaluations. A run is also evaluated before its first round and after its last.
+        splits: the rows that are evaluated: `train` is the pool of all clients' rows, `test` the held-out rows.
+        target: a value of the problem's headline metric on the last of the splits. The summary says when the run
+            reached it.
+        stop_at_target: end the run at the first evaluation that reaches the target; `rounds` is then the most that a
+            run plays.
+        pictures: evaluations between pictures, for problems that have some to show. The first and the last evaluation
+            have them too.
     """
 
     model_config = STRICT
@@ -53,11 +57,19 @@ class EvaluateConfig(BaseModel):
 
 
 class DevicesConfig(DeviceModel):
-    """Section `devices`: without it every client is there, answers at once and never fails, and there is no clock.
+    """Holds section `devices`. Without it every client is there, answers at once and never fails; there is no clock.
 
     Attributes:
-        preset: a population by name, laid under the keys given here; `raysim list` shows them.
-        availability: when devices are on.
+        preset: the name of a population whose values apply to all keys that are not given; `raysim list` shows them.
+        availability: the model of when devices are on, by its `name`, and its settings.
+        seed: the seed of all chance in devices. Invitations are drawn with the experiment's `seed`.
+        compute: how fast devices compute gradients.
+        link: how fast devices send and receive.
+        memory: how much memory a device needs to take part.
+        failure: how often devices fail while they work.
+        energy: the power that devices draw. With it the ledger books joules.
+        table: measured devices, drawn row by row in place of the distributions; a path alone is a file of format
+            `table`.
     """
 
     preset: str | None = None
@@ -65,13 +77,14 @@ class DevicesConfig(DeviceModel):
 
 
 class CheckpointConfig(BaseModel):
-    """Section `checkpoint`: what a run goes on from if it is broken off.
+    """Holds section `checkpoint`: from what a run goes on after it was broken off.
 
     Attributes:
-        every: rounds between checkpoints; there is one after the last round, and when a run is stopped, as well. `auto`
-            is ten, or as many more as it takes for writing them to be a fiftieth of the time.
-        keep: how many of the latest are kept, besides the one with the best headline metric.
-        folder: where; None is the run folder's checkpoints/. A path, or a URL that pyarrow or fsspec knows (s3://...).
+        every: rounds between checkpoints. There is one after the last round as well, and when a run is stopped. `auto`
+            is ten rounds, or as many more as keep the time for writing below 2 % of the run's.
+        keep: how many of the latest checkpoints are kept, besides the one with the best headline metric.
+        folder: where each run makes a folder for its checkpoints: a path, or a URL that pyarrow or fsspec knows
+            (s3://...). Without one, checkpoints lie in the run folder's `checkpoints/`.
     """
 
     model_config = STRICT
@@ -82,13 +95,14 @@ class CheckpointConfig(BaseModel):
 
 
 class RayConfig(BaseModel):
-    """Section `ray`.
+    """Holds section `ray`: the cluster that a run uses.
 
     Attributes:
-        address: of a running cluster ("auto" finds the one on this machine). Without it RAY_ADDRESS counts, as under
-            `ray job submit`; without that, Ray is started here for this run.
-        wait_s: how long a run waits for nodes that it needs and the cluster does not have yet; an autoscaler is asked
-            for them. 0 refuses at once. For room on nodes that are there it waits ten minutes, or this if it is longer.
+        address: the address of a running cluster; `auto` finds the one on this machine. Without an address RAY_ADDRESS
+            counts, as under `ray job submit`; without that, Ray is started on this machine for the run.
+        wait_s: how many seconds a run waits for nodes that it needs and the cluster does not have yet, which an
+            autoscaler is asked for. 0 refuses the run at once. For room on nodes that are there a run waits ten
+            minutes, or this long if it is longer.
     """
 
     model_config = STRICT
@@ -98,15 +112,15 @@ class RayConfig(BaseModel):
 
 
 class OutputConfig(BaseModel):
-    """Section `output`.
+    """Holds section `output`: where results go.
 
     Attributes:
-        folder: where run folders are made.
-        cache: where shard files are kept, on every node of a cluster the same path; None is the user's cache folder, or
-            RAYSIM_CACHE.
-        loggers: who else is told of every round and evaluation: `tensorboard` writes into the run folder, `mlflow` to
-            MLFLOW_TRACKING_URI, each with a package of its own to be installed; or ``package.module:Name``, a Logger of
-            your own.
+        folder: the folder in which run folders are made.
+        cache: the folder in which shard files are kept, the same path on every node of a cluster. Without one it is
+            RAYSIM_CACHE, or else the user's cache folder.
+        loggers: programs that are told of every round and evaluation: `tensorboard` writes into the run folder,
+            `mlflow` to MLFLOW_TRACKING_URI; each needs a package of its own to be installed. A Logger of your own is
+            named ``package.module:Name``.
     """
 
     model_config = STRICT
@@ -117,16 +131,23 @@ class OutputConfig(BaseModel):
 
 
 class Config(BaseModel):
-    """A whole experiment.
+    """Holds a whole experiment.
 
     Attributes:
-        name: of the run folder.
-        seed: of everything: data split, partition, initial point, cohorts, minibatches.
-        rounds: T.
-        precision: of models, gradients and messages.
-        data, partition, problem, model, algorithm: what is run; `raysim list` shows the names.
-        devices: who is there and how fast, and with it a simulated clock.
-        server: what is done about devices that come late or not at all.
+        name: the experiment's name, of letters, digits, and `.`, `_` and `-`. The run folder is
+            `<output.folder>/<name>-<time>`.
+        seed: the seed of everything: data split, partition, initial point, cohorts and minibatches.
+        rounds: T, how many rounds are played.
+        precision: the precision of models, gradients and messages.
+        data, partition, problem, model, algorithm: what is run: a `name`, which `raysim list` shows, and the settings
+            that belong to it.
+        devices: who is there and how fast, and with it a simulated clock: a preset's name, or a section.
+        server: what the server does about devices that come late or not at all, and about results that cannot be used.
+        evaluate: how often the run is evaluated, and on which rows.
+        checkpoint: from what the run goes on after it was broken off.
+        clients: which processes compute for the clients.
+        ray: the cluster that the run uses.
+        output: where results go.
     """
 
     model_config = STRICT
@@ -153,76 +174,26 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """Reads a configuration.
 
     Args:
-        source: the path of a YAML file, or a configuration made in Python, which is left as it is.
+        source: the path of a YAML file, the name of a variant in an experiments file (see `cluster.variants`), or a
+            configuration made in Python, which is left as it is.
         overrides: each ``key.sub=value``, the value in YAML; a mapping replaces a whole section.
 
     Raises:
         ConfigError: naming the key, and the nearest known one where it is unknown.
     """
-    tree = plain(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    tree = plain(source) if isinstance(source, Mapping) else variants.read(Path(source))
     for given in overrides:
         override(tree, given)
-    config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
+    try:
+        config: Config = validated(Config, presets.expand(tree), key="", owner="every configuration")
+    except ConfigError as error:
+        found = None if isinstance(source, Mapping) else variants.find(Path(source))
+        if found is None or any(_touches(parted(given)[0], error.key) for given in overrides):
+            raise
+        raise ConfigError(error.key, f"{error.message} ({found})") from None
     return config
 
 
-def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration with other values at dotted keys; a mapping replaces a whole section.
-
-    Raises ConfigError where a key leads through something that is no section.
-    """
-    changed: dict[str, Any] = plain(tree)
-    for path, value in values.items():
-        _put(changed, path, plain(value, path))
-    return changed
-
-
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of a tree of mappings by their dotted keys."""
-    if not isinstance(tree, Mapping):
-        return {path: tree}
-    return {
-        place: value
-        for key, inner in tree.items()
-        for place, value in flat(inner, f"{path}.{key}" if path else str(key)).items()
-    }
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds. Raises ConfigError naming the file."""
-    try:
-        tree = yaml12.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(str(path), f"is not valid YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(str(path), "must be a mapping of keys to values")
-    return tree
-
-
-def override(tree: dict[str, Any], given: str) -> None:
-    """Puts into a tree what a ``key.sub=value`` gives, the value in YAML. Raises ConfigError."""
-    path, value = parted(given)
-    _put(tree, path, value)
-
-
-def parted(given: str) -> tuple[str, Any]:
-    """The key and the value of a ``key.sub=value``. Raises ConfigError."""
-    path, equals, text = given.partition("=")
-    path = path.strip()
-    if not equals or not all(path.split(".")):
-        raise ConfigError(f"-o {given}", "is not of the form key.sub=value")
-    try:
-        return path, yaml12.parse(text)
-    except ValueError as error:
-        raise ConfigError(path, f"{text!r} is not valid YAML: {error}") from None
-
-
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
-    *sections, last = path.split(".")
-    for depth, section in enumerate(sections, start=1):
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(path, f"cannot be set, since {'.'.join(sections[:depth])} is no section")
-    tree[last] = value
+def _touches(path: str, key: str) -> bool:
+    """Whether one of two dotted keys is the other, or leads to it."""
+    return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")

@@ -31,9 +31,10 @@ from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cluster import folder, yaml12
-from cluster.config import Config, flat
+from cluster.config import Config
 from cluster.experiment import require_known
 from cluster.study import STUDY, Study
+from cluster.tree import flat
 from raysim.errors import ConfigError, JobError
 
 ADDRESS = "http://127.0.0.1:8265"

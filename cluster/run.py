@@ -22,8 +22,9 @@ from clients.actors.store import lost, original
 from clients.actors.tasks import START_S
 from clients.fleet import InProcessFleet
 from cluster import connect, folder, forecast, observers, plots, summary
-from cluster.config import Config, flat, load_config
+from cluster.config import Config, load_config
 from cluster.experiment import Experiment
+from cluster.tree import flat
 from raysim.errors import CheckpointError, ConfigError, ResultLost, Stopped, WorkerLost
 from server.actor import ServerActor
 from server.job import Progress

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from clients.placement import Count
-from cluster import yaml12
-from cluster.config import Config, RayConfig, flat, load_config, override, parted, read_yaml, with_values
+from cluster import variants, yaml12
+from cluster.config import Config, RayConfig, load_config
 from cluster.experiment import require_known
+from cluster.tree import flat, override, parted, read_yaml, with_values
 from raysim.errors import ConfigError
 from raysim.registry import STRICT, nearest, plain, validated
 
@@ -31,12 +32,13 @@ Status = Literal["waiting", "finished", "failed", "ended early", "stopped"]
 
 
 class Part(BaseModel):
-    """Configurations that begin from one.
+    """Holds configurations that begin from the same one.
 
     Attributes:
-        base: where they begin: a configuration, or the path of one, relative to the study's file.
-        set: values by dotted key, as of `-o`.
-        grid: lists of values by dotted key, of which every combination is a trial.
+        base: the configuration at which trials begin, or the path of one, relative to the study's file.
+        set: other values for its keys, by dotted key, as with `-o`; a mapping replaces a whole section.
+        grid: lists of values by dotted key. Every combination is a trial. `devices: [always_on, phones_global]` is a
+            list of values too.
     """
 
     model_config = STRICT
@@ -47,13 +49,14 @@ class Part(BaseModel):
 
 
 class Early(BaseModel):
-    """Section `early`: trials that are behind are ended, by ASHA (Li et al. 2020, arXiv 1810.05934, algorithm 2).
+    """Holds section `early`: trials that are behind are ended, by ASHA (Li et al. 2020, arXiv 1810.05934, algorithm 2).
 
     Attributes:
-        over: keys such as step sizes. Trials that differ in these only, not in their seed, are compared.
-        grace: rounds that every trial is given.
-        reduction: of so many trials that come to `grace` rounds, one goes on; of those again at `reduction` times as
-            many, and so on.
+        over: keys such as step sizes. Only trials that differ in nothing but these keys are compared; trials of
+            different seeds never are.
+        grace: how many rounds every trial is given.
+        reduction: of this many trials that come to `grace` rounds, one goes on; of those again after `reduction` times
+            as many rounds, and so on.
     """
 
     model_config = STRICT
@@ -64,14 +67,15 @@ class Early(BaseModel):
 
 
 class Select(BaseModel):
-    """Section `select`: which values are best, by the median over seeds of a metric at a budget.
+    """Holds section `select`: which settings are best, by the median over seeds of a metric at a budget.
 
     Attributes:
-        by: keys; there is a best for each combination of their values.
-        metric, split: None are the headline metric and the last of the splits that a run evaluated.
-        higher_is_better: of the metric, if it is another than the headline metric.
-        rounds, bytes_up, simulated_hours: the budget, one of them: the last evaluation within it counts. Without any,
-            the last of all.
+        by: keys. There is a best setting for each combination of their values.
+        metric: the metric that decides; without one, the headline metric.
+        split: the split on which it is taken; without one, the last of those that a run evaluated.
+        higher_is_better: whether high values of `metric` are good. It is needed beside `metric`, and only there.
+        rounds, bytes_up, simulated_hours: the budget, of which one may be given: the last evaluation within it counts.
+            Without a budget the last evaluation of all counts.
     """
 
     model_config = STRICT
@@ -94,17 +98,17 @@ class Select(BaseModel):
 
 
 class StudyConfig(Part):
-    """A study.
+    """Holds a study.
 
     Attributes:
-        name: of its folder.
-        parts: each begins where the study does, or at a base of its own, and has its own values and grid beside the
-            study's.
-        concurrency: trials at a time, at most; `auto` is as many as there is room for.
-        early: whether trials are ended before their last round.
-        select: what is called best in the end.
-        folder: where the study's folder is made.
-        ray: as of a configuration.
+        name: the study's name. Its folder is `<folder>/<name>-<time>`.
+        parts: each begins where the study does, or at a `base` of its own, and has its own `set` and `grid` beside the
+            study's; a key is given once.
+        concurrency: how many trials are played at a time, at most; `auto` is as many as there is room for.
+        early: ends trials that are behind before their last round.
+        select: says which settings are called best in the end.
+        folder: the folder in which the study's folder is made.
+        ray: the cluster that the study uses, as section `ray` of a configuration.
     """
 
     name: Annotated[str, Field(pattern=NAME, max_length=LONGEST)]
@@ -252,12 +256,12 @@ def rows(where: Path) -> list[TrialRow]:
 
 
 def is_study(path: Path) -> bool:
-    """Returns True if a file holds a study, and no configuration. Raises ConfigError where it cannot be read."""
-    return not read_yaml(path).keys().isdisjoint({"base", "grid", "parts"})
+    """Returns whether a path names a study and no configuration. Raises ConfigError where it cannot be read."""
+    return not variants.read(path).keys().isdisjoint({"base", "grid", "parts"})
 
 
 def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | None:
-    return read_yaml(beside / base) if isinstance(base, str) else base
+    return variants.read(beside / base) if isinstance(base, str) else base
 
 
 def _together(where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import re
 import time
 from typing import Any
 
-from cluster.config import flat
 from cluster.loggers.logger import LoggedRun, Logger, Outcome, scalars
+from cluster.tree import flat
 from server.job import Progress
 
 # How many of each MLflow takes at a time.

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cluster import yaml12
-from cluster.config import flat
 from cluster.plots import AXES, SAME_CURVE, Curve
 from cluster.study import TRIALS
+from cluster.tree import flat
 from raysim.errors import ConfigError, DataError
 from raysim.problems import PROBLEMS
 

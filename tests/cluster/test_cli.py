@@ -1,5 +1,6 @@
 """The console script, as a person uses it."""
 
+import itertools
 import json
 import re
 import resource
@@ -19,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cluster import cli, yaml12
+from cluster import cli, variants, yaml12
 from cluster.config import load_config
 from cluster.experiment import Experiment
 from cluster.progress import size
@@ -229,7 +230,8 @@ def test_check_counts_on_the_ray_of_this_process(raysim: Raysim, ray_cluster: No
     assert re.search(r"^actors       decided by what the cluster at [\d.]+:\d+ has$", done.out, re.MULTILINE)
 
 
-def test_list_shows_every_name_and_what_it_is(raysim: Raysim) -> None:
+def test_list_shows_every_name_and_what_it_is(raysim: Raysim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     done = raysim("list")
     assert (done.status, done.err) == (0, "")
     lines = [re.split(r"  +", line.strip(), maxsplit=1) for line in done.out.splitlines()]
@@ -238,6 +240,12 @@ def test_list_shows_every_name_and_what_it_is(raysim: Raysim) -> None:
         for name, summary in registry.lines():
             assert len(summary) > 10
             assert [name, summary] in lines
+    for file, experiments in variants.listed(variants.SHIPPED):
+        place = next(
+            at for at, line in enumerate(lines) if line == [str(file.relative_to(ROOT)), experiments.description]
+        )
+        told = itertools.takewhile(lambda line: len(line) == 1, lines[place + 1 :])
+        assert " ".join(word for (word,) in told).split(", ") == list(experiments.variants)
 
 
 @pytest.mark.parametrize(

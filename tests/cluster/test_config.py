@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_jsonable_python
 
-from cluster import yaml12
+from cluster import variants, yaml12
 from cluster.config import Config, load_config
 from cluster.experiment import Experiment
 from raysim.algorithms import ALGORITHMS
@@ -16,9 +16,12 @@ from raysim.errors import ConfigError
 from raysim.models import MODELS
 from raysim.problems import PROBLEMS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-STUDIES = CONFIGS / "studies"
-QUICKSTART = CONFIGS / "quickstart.yaml"
+QUICKSTART = variants.SHIPPED / "quickstart.yaml"
+EXPERIMENTS = [QUICKSTART] + [
+    file.with_name(f"{variants.full_name(file, name)}.yaml")
+    for file, experiments in variants.listed(variants.SHIPPED)
+    for name in experiments.variants
+]
 TOP = (
     "name, seed, rounds, precision, data, partition, problem, model, algorithm, devices, server, evaluate, checkpoint, "
     "clients, ray, output"
@@ -254,14 +257,9 @@ def test_refused_mapping(changes: dict[str, Any], message: str) -> None:
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in sorted(CONFIGS.rglob("*.yaml")) if path.parent != STUDIES],
-    ids=lambda p: str(p.relative_to(CONFIGS)),
-)
-def test_every_configuration_of_the_project_is_sound(path: Path) -> None:
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: str(p.relative_to(variants.SHIPPED)))
+def test_every_setting_of_a_shipped_experiment_is_taken_as_it_stands(path: Path) -> None:
     config = load_config(path)
-    assert config.name == path.stem
     for registry, choice in (
         (SOURCES, config.data), (PARTITIONERS, config.partition), (PROBLEMS, config.problem), (MODELS, config.model),
         (ALGORITHMS, config.algorithm),
