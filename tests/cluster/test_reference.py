@@ -138,7 +138,7 @@ def test_registered_classes_have_rows() -> None:
     assert {key.rpartition(".")[2] for row in markov for key in row.keys} == {"share", "label", "mean_on_s", "diurnal"}
     assert rows(AVAILABILITY.find("always")) == []
     cd_mage = [key for row in rows(ALGORITHMS.find("cd_mage"), without=ALGORITHMS.injected) for key in row.keys]
-    assert cd_mage == ["S", "K", "batch", "eta", "gamma", "same_clients"]
+    assert cd_mage == ["S", "K", "batch", "same_clients", "eta", "gamma"]
 
 
 def test_a_mark_is_filled_and_the_rest_of_a_page_is_left_alone() -> None:
