@@ -11,16 +11,40 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("raysim", "the tiers of the tests")
+    group.addoption("--whole", dest="tiers", action="store_const", const="whole", help="run the slow tests as well")
+    group.addoption("--rest", dest="tiers", action="store_const", const="rest", help="run the slow tests alone")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With several workers (pytest -n 2) a file's tests stay together, for what they share, but for the contracts'."""
-    if item.path.parent.name != "contracts":
+    """Keeps the fast tests of a file on one worker (pytest -n 2), for the fixtures that they share.
+
+    Slow tests and the contracts go to whichever worker is free; those that share a fixture name a group of their own.
+    """
+    if item.path.parent.name != "contracts" and not item.get_closest_marker("slow"):
         item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start Ray come first: they are the long ones, and no worker is to be left with them at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("ray")}
-    items.sort(key=lambda item: item.path not in slow)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests of the other tier, but for those of files on the command line, and puts long ones first.
+
+    No worker is to be left with a long test at the end: first come the tests that start Ray, the slow ones before
+    the others.
+    """
+    tiers = config.getoption("tiers")
+    named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.option.file_or_dir}
+
+    def chosen(item: pytest.Item) -> bool:
+        if tiers == "whole" or item.path in named:
+            return True
+        return (item.get_closest_marker("slow") is not None) == (tiers == "rest")
+
+    left_out = [item for item in items if not chosen(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = filter(chosen, items)
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("ray", "slow")])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -62,6 +62,17 @@ def server(made: Experiment, folder: Path) -> Server:
     return Server(made.job(folder), InProcessFleet(made.engine()))
 
 
+def settled(made: Experiment, folder: Path, within: int, step: float) -> Point:
+    """Plays until a round moves the point by less than `step`, and returns it; one of so many rounds must."""
+    playing = server(made, folder)
+    for t in range(within):
+        before = playing.point
+        playing.play(t)
+        if (playing.point - before).norm() < step:
+            return playing.point
+    raise AssertionError(f"it has not settled within {within} rounds")
+
+
 def trajectory(made: Experiment, folder: Path, rounds: int) -> list[Point]:
     """z_0, ..., z_rounds."""
     playing = server(made, folder)

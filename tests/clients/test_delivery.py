@@ -11,7 +11,7 @@ from ray.exceptions import RayTaskError
 from clients.delivery import CHUNK_BYTES, Delivery
 from raysim.errors import DataError
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @ray.remote(num_cpus=0.1)

@@ -103,6 +103,7 @@ def test_memory_is_kept_per_client_and_is_not_shared(tmp_path: Path) -> None:
     assert len(set(asked.tolist())) > 1, "clients were asked differently often"
 
 
+@pytest.mark.slow
 def test_scaffold_like_memory_reaches_the_saddle_where_cd_ma_drifts(tmp_path: Path) -> None:
     made = experiment(QUADRATIC, {"name": "tests.toys:Remembering", "S": 8}, data={"noise": 0.0})
     z = trajectory(made, tmp_path, 200)[-1]

@@ -26,7 +26,7 @@ from server.rounds import Server
 from tests.contracts.table import PERSONAL, TABLE, base_of, settings
 from tests.play import DIGITS, QUADRATIC, experiment
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("fleets")]
 
 SMALL = {"num_cpus": 0.1}
 PARTITION = {"name": "by_label", "clients": 6}
@@ -53,6 +53,7 @@ def auc(ray_cluster: None) -> Iterator[dict[str, Fleet]]:
         fleet.end()
 
 
+@pytest.mark.xdist_group("placements")
 @pytest.mark.parametrize("name", list(TABLE))
 @pytest.mark.parametrize("block", ["auto", 3])
 def test_no_placement_changes_a_bit(name: str, block: Any, auc: dict[str, Fleet], tmp_path: Path) -> None:

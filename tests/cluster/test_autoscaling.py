@@ -15,7 +15,7 @@ from tests.cluster import heads
 from tests.contracts.table import settings
 from tests.play import QUADRATIC
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ROOT = Path(__file__).parent.parent.parent
 # The provider starts nodes on this machine, which look for their head at this port.
 PORT = 6379

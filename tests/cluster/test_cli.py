@@ -224,6 +224,7 @@ def test_check_refuses_what_a_run_would(raysim: Raysim, monkeypatch: pytest.Monk
     assert "actors       decided by what the cluster at 10.0.0.1:6379 has" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_check_counts_on_the_ray_of_this_process(raysim: Raysim, ray_cluster: None) -> None:
     done = raysim("check", QUICKSTART, "-o", "clients.per_actor=1", "-o", "clients.num_cpus=1000")
@@ -321,6 +322,7 @@ def stopped(words: list[str], after: str, *signals: int) -> tuple[int, list[str]
     return run.returncode, [*map(str.rstrip, seen), *out.splitlines()], err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_stopped_goes_on_to_the_bit(
     number: int, status: int, raysim: Raysim, ruler: str, tmp_path: Path
@@ -343,6 +345,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_bit(
     assert not differences(folder, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
     slow = ["-o", "problem={name: tests.toys:Slow, seconds: 20}", "-o", "rounds=10"]
     code, lines, _ = stopped(["run", ruler, *slow], "round 0/", signal.SIGINT, signal.SIGINT)
@@ -351,6 +354,7 @@ def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
     assert lines[-1] == f"stopped in a round; go on from the last checkpoint with: raysim run --resume {folder}"
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
     words = ["run", ruler, "-o", "rounds=400", "-o", "evaluate.every=50", "-o", "algorithm.S=8"]
     assert raysim(*words).status == 0
@@ -448,6 +452,7 @@ def test_the_quickstart_over_ray_gives_the_bits_it_gives_without(raysim: Raysim,
     assert not differences(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_study_is_played_and_reported_on(raysim: Raysim, ray_cluster: None, ruler: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"

@@ -16,7 +16,7 @@ from tests.contracts.table import settings
 from tests.play import QUADRATIC
 from tests.same import log
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("connect")]
 
 STARTS = """
 import sys

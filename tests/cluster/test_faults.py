@@ -21,7 +21,7 @@ from tests.contracts.table import settings
 from tests.same import differences
 from tests.toys_faults import pids, struck
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 BASE: dict[str, Any] = {
     "name": "faults",

@@ -70,6 +70,8 @@ def here(tmp_path: Path, **sections: Any) -> Path:
     return run(load_config(BASE | {"name": "experiment"} | sections | alone)).folder
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_job_is_sent_followed_and_gives_the_bits_of_this_machine(cluster: heads.Head, tmp_path: Path) -> None:
     assert cluster.run(*RAYSIM, "jobs", "--address", cluster.dashboard, cwd=ROOT).stdout == "none\n"
@@ -92,6 +94,8 @@ def test_a_job_is_sent_followed_and_gives_the_bits_of_this_machine(cluster: head
     assert origin["packages"]["raysim"] == version("raysim")
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_job_is_seen_stopped_and_resumed(cluster: heads.Head, tmp_path: Path) -> None:
     config, runs = written(tmp_path, name="long", rounds=100_000), tmp_path / "runs"
@@ -147,6 +151,8 @@ def metrics(cluster: heads.Head, run_name: str) -> dict[str, dict[tuple[str, ...
     return found if there else {}
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_modules_of_the_users_own_go_along(cluster: heads.Head, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
@@ -161,6 +167,8 @@ def test_modules_of_the_users_own_go_along(cluster: heads.Head, tmp_path: Path) 
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_study_is_sent_played_on_all_nodes_and_resumed(cluster: heads.Head, tmp_path: Path) -> None:
     base, seeds = written(tmp_path, name="trial"), [0, 1]
@@ -192,6 +200,8 @@ def test_a_study_that_a_job_could_not_play_is_refused(tmp_path: Path) -> None:
         assert str(error.value).startswith(message)
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_rays_own_command_runs_it_too(cluster: heads.Head, tmp_path: Path) -> None:
     words = [
@@ -217,6 +227,8 @@ def test_rays_own_command_runs_it_too(cluster: heads.Head, tmp_path: Path) -> No
     assert f"results in {folder}" in done.stdout
 
 
+@pytest.mark.xdist_group("jobs")
+@pytest.mark.slow
 @pytest.mark.ray
 def test_what_a_job_server_refuses_is_one_line(cluster: heads.Head, tmp_path: Path) -> None:
     config = written(tmp_path)

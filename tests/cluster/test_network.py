@@ -18,7 +18,7 @@ from tests.cluster import heads
 from tests.contracts.table import settings
 from tests.same import differences, log
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ROOT = Path(__file__).parent.parent.parent
 
 BASE: dict[str, Any] = {

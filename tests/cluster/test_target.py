@@ -29,6 +29,7 @@ def played(tmp_path: Path, name: str, fleet: str = "in_process", **evaluate: Any
     return run(load_config(tree))
 
 
+@pytest.mark.slow
 def test_it_is_the_beginning_of_the_run_without_an_end_and_goes_on_to_it(tmp_path: Path) -> None:
     whole = played(tmp_path, "whole")
     first = whole.summary["target"]["rounds"]
@@ -48,6 +49,7 @@ def test_it_is_the_beginning_of_the_run_without_an_end_and_goes_on_to_it(tmp_pat
     assert not differences(longer.folder, whole.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_is_the_same_over_ray(ray_cluster: None, tmp_path: Path) -> None:
     here, there = (played(tmp_path, name, name, stop_at_target=True) for name in ("in_process", "ray"))

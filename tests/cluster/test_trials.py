@@ -19,7 +19,7 @@ from tests.contracts.table import settings
 from tests.play import QUADRATIC
 from tests.same import differences, log
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 BASE: dict[str, Any] = QUADRATIC | {"algorithm": settings("codasca"), "rounds": 6, "checkpoint": {"every": 1}}
 

@@ -34,7 +34,7 @@ class Row:
         drifts: whether, on heterogeneous clients, K > 1 local steps settle away from the saddle.
         up, down: floats per round and client.
         up_in, down_in: the same in those of the first three rounds that differ.
-        rounds: after which it has contracted to rounding.
+        rounds: within which it settles.
         moves: whether the point that the server has does.
     """
 

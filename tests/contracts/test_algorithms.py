@@ -19,7 +19,7 @@ from raysim.algorithms import ALGORITHMS
 from raysim.point import Point
 from raysim.problems import Quadratic
 from tests.contracts.table import ALL_ROWS, PERSONAL, SIZES, TABLE, base_of, settings
-from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
+from tests.play import DIGITS, QUADRATIC, experiment, server, settled, trajectory
 
 NAMES = list(TABLE)
 EVERY = list(ALL_ROWS)
@@ -29,12 +29,13 @@ def close(a: Point, b: Point, tolerance: float) -> bool:
     return (a.to(torch.float64) - b.to(torch.float64)).norm() <= tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_identical_clients_converge_to_the_known_saddle(name: str, tmp_path: Path) -> None:
-    together = {"engine": "vectorized"}  # a fraction of the time
+    together = {"engine": "vectorized", "block": 8}  # a fraction of the time
     made = experiment(QUADRATIC, settings(name, "everyone"), data={"identical": True}, clients=together)
     assert isinstance(made.problem, Quadratic)
-    z = trajectory(made, tmp_path, TABLE[name].rounds)[-1]
+    z = settled(made, tmp_path, TABLE[name].rounds, step=1e-10)
     assert close(z, made.problem.known(made.shards), 1e-8)
 
 
@@ -64,7 +65,7 @@ def test_traffic_of_personal_methods_is_the_published_number_of_floats(name: str
         assert playing.ledger.bytes_down - before[1] == row.down_in.get(t, row.down).bytes(*measure)
 
 
-@pytest.mark.parametrize("which", ["settings", "everyone"])
+@pytest.mark.parametrize("which", ["settings", pytest.param("everyone", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERY)
 def test_planned_traffic_is_what_is_booked(name: str, which: str, tmp_path: Path) -> None:
     made = experiment(base_of(name), settings(name, which))

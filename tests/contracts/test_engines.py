@@ -35,16 +35,16 @@ BOTH = [{"engine": "loop"}, {"engine": "vectorized"}]
     ("base", "sections", "block"),
     [
         pytest.param(QUADRATIC, {}, "auto", id="quadratic"),
-        pytest.param(QUADRATIC, {}, 3, id="quadratic in blocks of three"),
+        pytest.param(QUADRATIC, {}, 3, id="quadratic in blocks of three", marks=pytest.mark.slow),
         pytest.param(DIGITS, {}, "auto", id="auc"),
-        pytest.param(DIGITS, RAGGED, "auto", id="auc on ragged shards"),
-        pytest.param(DIGITS, RAGGED, 3, id="auc on ragged shards in blocks of three"),
-        pytest.param(DIGITS, COMPOSITIONAL, "auto", id="compositional auc"),
-        pytest.param(DIGITS, CROSS_ENTROPY, "auto", id="cross-entropy"),
-        pytest.param(DIGITS, FAIR, "auto", id="fair"),
-        pytest.param(DIGITS, ROBUST, "auto", id="robust"),
-        pytest.param(dict(DIGITS) | SHIFTED_IMAGES, {}, "auto", id="robust images"),
-        pytest.param(dict(DIGITS) | ADVERSARIES, {}, "auto", id="gan"),
+        pytest.param(DIGITS, RAGGED, "auto", id="auc on ragged shards", marks=pytest.mark.slow),
+        pytest.param(DIGITS, RAGGED, 3, id="auc on ragged shards in blocks of three", marks=pytest.mark.slow),
+        pytest.param(DIGITS, COMPOSITIONAL, "auto", id="compositional auc", marks=pytest.mark.slow),
+        pytest.param(DIGITS, CROSS_ENTROPY, "auto", id="cross-entropy", marks=pytest.mark.slow),
+        pytest.param(DIGITS, FAIR, "auto", id="fair", marks=pytest.mark.slow),
+        pytest.param(DIGITS, ROBUST, "auto", id="robust", marks=pytest.mark.slow),
+        pytest.param(dict(DIGITS) | SHIFTED_IMAGES, {}, "auto", id="robust images", marks=pytest.mark.slow),
+        pytest.param(dict(DIGITS) | ADVERSARIES, {}, "auto", id="gan", marks=pytest.mark.slow),
     ],
 )
 def test_engines_agree(name: str, base: Any, sections: Any, block: Any, tmp_path: Path) -> None:
@@ -73,8 +73,11 @@ def test_engines_agree_where_whole_shards_need_several_chunks(
 
 
 @pytest.mark.parametrize("name", PERSONAL)
-@pytest.mark.parametrize("shards", [{}, RAGGED_OWN], ids=["equal shards", "ragged shards"])
-@pytest.mark.parametrize("block", ["auto", 3])
+@pytest.mark.parametrize(
+    "shards",
+    [pytest.param({}, id="equal shards"), pytest.param(RAGGED_OWN, id="ragged shards", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("block", ["auto", pytest.param(3, marks=pytest.mark.slow)])
 def test_engines_agree_on_clients_own_models(name: str, shards: Any, block: Any, tmp_path: Path) -> None:
     loop, together = (
         server(experiment(base_of(name) | shards, settings(name), clients={**engine, "block": block}), tmp_path)

@@ -1,6 +1,7 @@
 """Algorithms that must coincide, exactly up to rounding and with the same random streams."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,13 +16,18 @@ from raysim.point import Point
 from tests.contracts.table import LOCAL, STEPS, settings
 from tests.play import DIGITS, QUADRATIC, experiment, server, trajectory
 
-QUADRATICS = [QUADRATIC | {"clients": {"engine": engine}} for engine in ("loop", "vectorized")]
-AUCS = [DIGITS | {"clients": {"engine": engine}} for engine in ("loop", "vectorized")]
-ENGINES = ["one by one", "together"]
-BASES = pytest.mark.parametrize(
-    "base", QUADRATICS + AUCS, ids=[f"{problem}, {how}" for problem in ("quadratic", "auc") for how in ENGINES]
-)
-RULERS = pytest.mark.parametrize("base", QUADRATICS, ids=ENGINES)
+
+def in_both_engines(base: dict, name: str) -> list[Any]:
+    together = base | {"clients": {"engine": "vectorized"}}
+    return [
+        pytest.param(base, id=f"{name}, one by one"),
+        pytest.param(together, id=f"{name}, together", marks=pytest.mark.slow),
+    ]
+
+
+QUADRATICS, AUCS = in_both_engines(QUADRATIC, "quadratic"), in_both_engines(DIGITS, "auc")
+BASES = pytest.mark.parametrize("base", QUADRATICS + AUCS)
+RULERS = pytest.mark.parametrize("base", QUADRATICS)
 ONE_STEP_SIZE = {"eta": 0.05, "gamma": 0.05}
 
 
@@ -164,7 +170,7 @@ def test_local_scgdam_without_an_inner_step_and_its_memory_is_momentum_local_sgd
     same(trajectory(scgdam, tmp_path, 4), trajectory(plain, tmp_path, 4))
 
 
-@pytest.mark.parametrize("base", AUCS, ids=ENGINES)
+@pytest.mark.parametrize("base", AUCS)
 def test_compositional_auc_with_an_inner_step_of_zero_is_the_auc_problem(base: dict, tmp_path: Path) -> None:
     def of(problem: dict[str, object], algorithm: dict[str, object]) -> list[Point]:
         return trajectory(experiment(base, algorithm, problem=problem), tmp_path, 4)

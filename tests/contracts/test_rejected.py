@@ -32,7 +32,7 @@ def own(name: str) -> dict[str, Any]:
     return settings(name) if name in ALL_ROWS else {"name": name}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_client_is_left_out_and_counted(name: str, engine: str, tmp_path: Path) -> None:
     base = base_of(name, QUADRATIC) | (FLOAT_ROWS if name in PERSONAL else {})

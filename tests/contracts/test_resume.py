@@ -43,7 +43,7 @@ def same_ends(made: Any, tmp_path: Path, broken_off: int) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL_ROWS, "tests.toys:Remembering"])
-@pytest.mark.parametrize("broken_off", [4, 7])
+@pytest.mark.parametrize("broken_off", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_run_goes_on_to_the_bit(name: str, broken_off: int, tmp_path: Path) -> None:
     algorithm = settings(name) if name in ALL_ROWS else {"name": name}
     every = {"evaluate": {"every": 2, "splits": ["train"]}, "checkpoint": {"every": 3}}
@@ -69,10 +69,13 @@ def test_a_run_on_devices_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "base",
     [
-        {"problem": {"name": "fair"}, "partition": {"name": "stride", "clients": 20}},
-        {"problem": {"name": "gan"}, "model": {"name": "tests.toys:TinyGAN"}},
+        pytest.param(
+            {"problem": {"name": "fair"}, "partition": {"name": "stride", "clients": 20}}, id="a dual that is confined"
+        ),
+        pytest.param(
+            {"problem": {"name": "gan"}, "model": {"name": "tests.toys:TinyGAN"}}, id="noise", marks=pytest.mark.slow
+        ),
     ],
-    ids=["a dual that is confined", "noise"],
 )
 def test_a_run_goes_on_in_its_domain_and_with_its_noise(base: Any, tmp_path: Path) -> None:
     made = experiment(dict(DIGITS) | base, settings("cd_mage", batch=6), rounds=4, checkpoint={"every": 1})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cluster.experiment import Experiment
 from raysim.data import unpack_quadratic
 from tests.contracts.table import TABLE, settings
-from tests.play import QUADRATIC, experiment, server, trajectory
+from tests.play import QUADRATIC, experiment, server, settled
 
 Array = NDArray[np.float64]
 Operators = Sequence[Callable[[Array], Array]]
@@ -209,13 +209,13 @@ def limit(made: Experiment, name: str) -> Array:
     return fixed[:D]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 @RULERS
 def test_it_ends_at_the_solution_or_at_its_predicted_bias(name: str, ruler: dict[str, Any], tmp_path: Path) -> None:
     seed, longer = (PL_SEED, 1.5) if ruler is NONCONVEX_PL else (0, 1)
-    made = made_of(settings(name, "everyone"), ruler, seed=seed, clients={"engine": "vectorized"})
-    *_, before, last = trajectory(made, tmp_path, int(longer * TABLE[name].rounds))
-    assert (last - before).norm() < 1e-7, "it has settled"
+    made = made_of(settings(name, "everyone"), ruler, seed=seed, clients={"engine": "vectorized", "block": 8})
+    last = settled(made, tmp_path, int(longer * TABLE[name].rounds), step=1e-7)
     known = made.problem.known(made.shards)  # type: ignore[attr-defined]
     if TABLE[name].drifts:
         np.testing.assert_allclose(torch.cat((last.x, last.y)), limit(made, name), atol=1e-5)
@@ -235,6 +235,7 @@ def mean_square(algorithm: dict[str, Any], seed: int, folder: Path, **data: Any)
     return float(np.mean(distances[50:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_cd_mage_plus_bears_the_noise_of_one_sampled_client_better_than_cd_mage(seed: int, tmp_path: Path) -> None:
     """The same constant steps; what differs is alpha. All noise comes from which client is sampled."""
@@ -243,6 +244,7 @@ def test_cd_mage_plus_bears_the_noise_of_one_sampled_client_better_than_cd_mage(
     assert recursive < plain / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_fedsgda_m_bears_the_noise_of_small_batches_better_than_local_sgda(seed: int, tmp_path: Path) -> None:
     """Two clients of forty a round; clients hardly differ, and the noise comes from the minibatches."""

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 ETA, GAMMA, K, N, DX, DY = 0.05, 0.03, 4, 8, 4, 3
 H = np.concatenate([np.full(DX, ETA), np.full(DY, GAMMA)])
 LOCAL = {"K": K, "batch": 2, "eta": ETA, "gamma": GAMMA}
-ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorized"])
+ENGINES = pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 
 
 def made_of(engine: str, algorithm: dict[str, Any], **data: Any) -> Experiment:
@@ -185,6 +185,7 @@ def test_local_scgdam(engine: str, decay_inner: bool, one_minibatch: bool, keep_
         )
 
 
+@pytest.mark.slow
 def test_local_scgdam_settles_where_the_inner_value_is_the_saddle_of_the_outer_function(tmp_path: Path) -> None:
     """On identical clients. The point itself is the one that the inner step leads there from."""
     steps = settings("local_scgdam", "everyone", eta=0.1, gamma=0.1)
@@ -397,6 +398,7 @@ def distances(made: Experiment, folder: Path, rounds: int) -> list[float]:
     return [(z - known).norm() for z in trajectory(made, folder, rounds)]
 
 
+@pytest.mark.slow
 @ENGINES
 def test_extra_step_contracts_on_a_bilinear_problem_where_cd_ma_spirals_out(engine: str, tmp_path: Path) -> None:
     bilinear = {"dim_x": 3, "dim_y": 3, "mu": 1e-7, "noise": 0, "identical": True}

@@ -79,6 +79,7 @@ def test_the_best_dual_is_where_the_dual_gradient_vanishes_whatever_the_batch_ho
     assert float(auc.gradient(z, rows).y.abs()) > 1e-2
 
 
+@pytest.mark.slow
 def test_with_the_network_held_the_scalars_reach_their_closed_form() -> None:
     """s1 = E[h|+], s2 = E[h|-], y = s2 - s1, where the prior is the share of positives in the data."""
     auc, rows = problem(prior=1 / 3), batch(rows=30)

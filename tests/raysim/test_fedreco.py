@@ -15,7 +15,7 @@ from raysim.problems.classification import Classification
 from tests.contracts.table import settings
 from tests.play import OWN, experiment, server
 
-ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorized"])
+ENGINES = pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 
 
 class ByHand:

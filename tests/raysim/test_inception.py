@@ -75,6 +75,8 @@ def classifier(cache: Path) -> Classifier:
     return Classifier.trained(digits(cache), 4, cache, lambda line: None)
 
 
+@pytest.mark.xdist_group("classifier")
+@pytest.mark.slow
 def test_real_images_score_near_ten_and_noise_near_one(classifier: Classifier, cache: Path) -> None:
     shards = digits(cache)
     real = classifier.judge(shards.inputs(np.arange(len(shards.test)), "test")).double().numpy()
@@ -91,6 +93,8 @@ def test_real_images_score_near_ten_and_noise_near_one(classifier: Classifier, c
     assert classifier.real.distance(Gaussian.of(train[:, -FEATURES:])) == pytest.approx(0, abs=1e-3 * of_noise)
 
 
+@pytest.mark.xdist_group("classifier")
+@pytest.mark.slow
 def test_it_is_trained_once_however_the_rows_are_dealt(classifier: Classifier, cache: Path) -> None:
     said: list[str] = []
     again = Classifier.trained(digits(cache, clients=7), 4, cache, said.append)
@@ -99,6 +103,8 @@ def test_it_is_trained_once_however_the_rows_are_dealt(classifier: Classifier, c
     assert pickle.loads(pickle.dumps(again)).accuracy == classifier.accuracy
 
 
+@pytest.mark.xdist_group("classifier")
+@pytest.mark.slow
 def test_a_damaged_file_is_named(classifier: Classifier, tmp_path: Path) -> None:
     damaged = tmp_path / classifier.path.name
     damaged.write_bytes(classifier.path.read_bytes()[:1000])

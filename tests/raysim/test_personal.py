@@ -20,7 +20,7 @@ from server.rounds import Server
 from tests.contracts.table import settings
 from tests.play import CODES, OWN, experiment, server
 
-ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorized"])
+ENGINES = pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 WHOLE = {"batch": 500}  # of all clients' shards: minibatches are the same whatever their stream
 
 
@@ -95,6 +95,7 @@ def test_one_client_of_fedper_trains_as_if_alone(tmp_path: Path) -> None:
     same(fedper.memory[0], alone.memory[0].x[n:])
 
 
+@pytest.mark.slow
 def test_tuned_models_are_better_than_the_common_one(tmp_path: Path) -> None:
     """FedAvg-FT and FedBABU: nothing is kept of it, and clients of three classes gain from their own head."""
     for name, fixed in (("fedavg", {"privacy": None}), ("fedbabu", {"personal_heads": False})):

@@ -22,7 +22,7 @@ from raysim.privacy import LocalPrivacy
 from tests.contracts.table import settings
 from tests.play import OWN, experiment, server
 
-ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorized"])
+ENGINES = pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 METHODS = pytest.mark.parametrize("name", ["fedreco", "fedavg"])
 IN_PROCESS = {"fleet": "in_process"}
 # As good as none.

@@ -100,6 +100,7 @@ def test_lower_rank_is_polyak_lojasiewicz_with_modulus_mu_and_not_strongly_conca
         assert float(problem.value(Point(x, y + step * flat), data)) == pytest.approx(float(at), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_cd_mage_converges_to_the_known_point_of_a_nonconvex_pl_problem(tmp_path: Path) -> None:
     algorithm = settings("cd_mage", S=5, K=5, batch=4, eta=0.01, gamma=0.1)  # every client and row: no chance
     dims = {"dim_x": 3, "dim_y": 5}

@@ -69,6 +69,7 @@ def mean_x(playing: Any, rounds: int, burn_in: int) -> float:
 # D1: unequal availability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cd_ma", "parallel_sgda"])
 def test_training_goes_to_the_optimum_of_those_who_are_about(name: str, tmp_path: Path) -> None:
     """F_k = h_k (x - c_k)^2 / 2: the limit is sum pi h c / sum pi h, away from the optimum by a covariance."""
@@ -120,6 +121,7 @@ def slow_share(m: float, S: int, n: int) -> float:
     return float(law.cdf(close / m) / (law.cdf(close) + law.cdf(close / m)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "n", "known"),
     [(2, 130, 0.42), (2, 200, 0.33), (2, 400, 0.24), (3, 130, 0.38), (3, 200, 0.24), (3, 400, 0.12),
@@ -166,6 +168,7 @@ def took_part(made: Experiment, cohorts: list[Clients]) -> tuple[NDArray[np.floa
     return features[labels > 0], features[labels == 0], float((labels == 2).sum() / (labels > 0).sum())
 
 
+@pytest.mark.slow
 def test_slow_devices_with_other_data_lose_their_auc_while_the_average_hides_it() -> None:
     """Positives of the second kind are on slow devices. The optimum is that of the rows that took part."""
     made, population = experiment(KINDS, SGDA), two_speeds(3, 400)
@@ -185,6 +188,7 @@ def test_slow_devices_with_other_data_lose_their_auc_while_the_average_hides_it(
     assert toys.true_auc(w) > 0.70
 
 
+@pytest.mark.slow
 def test_training_suffers_the_same_damage(tmp_path: Path) -> None:
     """The same through parallel SGDA on the min-max form, with 20 clients a round of 20 or of 80 asked."""
     made = experiment(KINDS, SGDA | {"S": 20})
@@ -203,6 +207,7 @@ def test_training_suffers_the_same_damage(tmp_path: Path) -> None:
         assert measured == pytest.approx(predicted, abs=0.02)
 
 
+@pytest.mark.slow
 def test_availability_that_goes_with_the_label_alone_leaves_the_optimum_where_it_is() -> None:
     """The negative control: half as many negatives, the same law of each label, the same AUC.
 
@@ -234,6 +239,7 @@ def test_availability_that_goes_with_the_label_alone_leaves_the_optimum_where_it
 # D8: which phase matters in CD-MAGE
 
 
+@pytest.mark.slow
 def test_in_cd_mage_bias_enters_through_the_first_phase_alone(tmp_path: Path) -> None:
     """The limit is where the mean of u_t is zero: sum w h c / sum w h of those who collect, whoever updates."""
     S, rounds, burn_in = 20, 120, 20

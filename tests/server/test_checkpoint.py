@@ -210,6 +210,7 @@ def test_the_best_checkpoint_of_a_run_is_that_of_its_best_evaluation(tmp_path: P
     assert kept(tmp_path / "checkpoints") == sorted({best, 6})
 
 
+@pytest.mark.slow
 def test_unless_asked_for_they_take_a_fiftieth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that are counted here: a round takes one, and writing a checkpoint as many as it says."""
     now, costs = [0.0], iter([10.0, 0.0, 2000.0])

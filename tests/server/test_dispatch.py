@@ -187,6 +187,7 @@ def test_the_close_is_the_order_statistic_whatever_the_law(law: str, n: int, S: 
     assert stats.kstest(cdf(times), stats.beta(S, n - S + 1).cdf).pvalue > UNLIKELY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "S", "mean", "sd"),
     [
@@ -204,6 +205,7 @@ def test_exponential_times_have_the_moments_of_their_order_statistic(n: int, S: 
     assert_sd(times, sd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "S", "n", "mean"),
     [
@@ -221,6 +223,7 @@ def test_lognormal_times_have_the_mean_of_their_order_statistic(sigma: float, S:
     assert_mean(durations(serve(lognormal(sigma, 3 * n), over_select=n / S, late="cancel"), 600, S), mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("h", "n", "S", "short", "mean"),
     [(0.05, 13, 10, 0.00260, 1.46217), (0.10, 13, 10, 0.02499, 1.57839), (0.10, 130, 100, None, 1.69560)],
@@ -239,6 +242,7 @@ def test_failures_make_rounds_short_and_slow_as_often_as_predicted(
     assert_mean(times[~np.isnan(times)], mean)
 
 
+@pytest.mark.slow
 def test_two_phases_add_up() -> None:
     """For independent draws and no busy device the moments of a round are the sums of its phases'."""
     devices = serve(drawn(exponential, 200), late="cancel", aggregate_s=0.5)
@@ -270,6 +274,7 @@ def test_the_shape_of_google_s_sessions_follows_from_over_selection_alone() -> N
     assert shape[1] == pytest.approx(1 - shape[0] - shape[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jitter", "round_s", "all_s", "wasted"), [(False, 96.1, 241.1, 0.3804), (True, 95.5, 267.4, 0.3904)]
 )
@@ -918,6 +923,7 @@ def test_after_a_failed_first_round_cd_mage_plus_has_an_unscaled_estimate(phase:
     torch.testing.assert_close(plus.state.u.y, plain.state.u.y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cd_mage", "cd_mage_plus"])
 def test_rounds_that_fail_now_and_then_do_not_keep_from_converging(name: str, tmp_path: Path) -> None:
     policy = {"over_select": 1.0, "max_failed_rounds": 100}

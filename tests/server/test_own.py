@@ -108,6 +108,7 @@ def test_a_client_without_test_rows_counts_for_nothing(tmp_path: Path) -> None:
     assert first.metrics["test"]["accuracy"] == pytest.approx(np.mean(mine), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_actors_find_the_same_and_a_run_goes_on_with_it(ray_cluster: None, tmp_path: Path) -> None:
     tree = OWN | {"algorithm": ALONE, "output": {"folder": str(tmp_path)}, "checkpoint": {"every": 2}}
