@@ -1,1 +1,1 @@
-"""Where the client halves of algorithms run: engines, and the fleets of actors around them."""
+"""The clients' side: engines that run the client halves of algorithms, and the fleets of actors around them."""

@@ -1,8 +1,8 @@
 """Networks that are chains of common layers, run for many clients at once: forward and backward as batched products.
 
-Images have the rows of the minibatch innermost: then a convolution is a matrix product whose operand is copied together
-in long runs, and its result lies where the next one wants it. Gradients of linear layers stay factored: whoever takes a
-step along one adds the product of its factors straight into the weights, and no matrix is ever written but the weights.
+Images have the rows of the minibatch innermost: a convolution is then a matrix product whose operand is copied together
+in long runs, and whose result has the layout that the next convolution takes. Gradients of linear layers stay factored:
+a step along one adds the product of its factors straight into the weights, and no matrix is written but the weights.
 
 Legend: C clients, B rows of a batch, D weights of the network; w is (C, D), or (1, D) where all clients share it.
 Features are (C, B, F), images (C, channels, height, width, B).
@@ -23,47 +23,50 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Outer:
-    """The gradient of a matrix of weights, as the product of `left` (C, B, out) and `right` (C, B, in) over B."""
+    """The gradient of a matrix of weights, sum_b left_b right_b', from `left` (C, B, out) and `right` (C, B, in).
+
+    The matrix (out, in) begins at the number `first` of w.
+    """
 
     first: int
     left: Tensor
     right: Tensor
 
     def add_to(self, out: Tensor, scale: float) -> None:
-        """Adds `scale` times itself to its place in `out` (C, D)."""
+        """Adds `scale` times the gradient to its place in `out` (C, D)."""
         rows, columns = self.left.shape[-1], self.right.shape[-1]
-        there = out[:, self.first : self.first + rows * columns].view(-1, rows, columns)
-        there.baddbmm_(self.left.mT, self.right, alpha=scale)
+        target = out[:, self.first : self.first + rows * columns].view(-1, rows, columns)
+        target.baddbmm_(self.left.mT, self.right, alpha=scale)
 
     def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
-        """Adds its weighted sum over the clients to its place in `out` (D,)."""
+        """Adds the gradient's weighted sum over the clients to its place in `out` (D,)."""
         rows, columns = self.left.shape[-1], self.right.shape[-1]
-        there = out[self.first : self.first + rows * columns].view(rows, columns)
+        target = out[self.first : self.first + rows * columns].view(rows, columns)
         left = self.left * weights_C[:, None, None]
-        there.addmm_(left.reshape(-1, rows).mT, self.right.reshape(-1, columns))
+        target.addmm_(left.reshape(-1, rows).mT, self.right.reshape(-1, columns))
 
     def of(self, clients: slice) -> "Outer":
-        """That of some of the clients."""
+        """Returns the gradient of some of the clients."""
         return Outer(self.first, self.left[clients], self.right[clients])
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The gradient (C, n) of n neighbouring weights."""
+    """The gradient `values` (C, n) of n neighbouring weights, which begin at the number `first` of w."""
 
     first: int
     values: Tensor
 
     def add_to(self, out: Tensor, scale: float) -> None:
-        """Adds `scale` times itself to its place in `out` (C, D)."""
+        """Adds `scale` times the gradient to its place in `out` (C, D)."""
         out[:, self.first : self.first + self.values.shape[1]].add_(self.values, alpha=scale)
 
     def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
-        """Adds its weighted sum over the clients to its place in `out` (D,)."""
+        """Adds the gradient's weighted sum over the clients to its place in `out` (D,)."""
         out[self.first : self.first + self.values.shape[1]].add_(weights_C @ self.values)
 
     def of(self, clients: slice) -> "Dense":
-        """That of some of the clients."""
+        """Returns the gradient of some of the clients."""
         return Dense(self.first, self.values[clients])
 
 
@@ -71,18 +74,25 @@ Piece = Outer | Dense
 
 
 class Layer(Protocol):
-    """A layer: what it makes of its input, and of the gradient with respect to what it made."""
+    """A layer, with its forward and its backward pass for all clients."""
 
     def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, Any]:
-        """Output, and what `backward` needs."""
+        """Returns the output for the input a, and the values that `backward` needs."""
 
     def backward(self, w: Tensor, kept: Any, d: Tensor, inputs: bool) -> tuple[Tensor | None, list[Piece]]:
-        """Gradients with respect to its input, if `inputs`, and its weights."""
+        """Returns the gradients with respect to the input, if `inputs`, and to the layer's weights.
+
+        Args:
+            w: the weights.
+            kept: the values that `forward` kept.
+            d: the gradient with respect to the output.
+            inputs: True if the gradient with respect to the input is needed; otherwise it may be None.
+        """
 
 
 @dataclass(frozen=True)
 class Linear:
-    """nn.Linear. `weight` and `bias` are where its parameters begin in w."""
+    """nn.Linear, where `weight` and `bias` are the numbers of w at which its parameters begin."""
 
     rows: int
     columns: int
@@ -110,8 +120,8 @@ class Linear:
 class Conv:
     """nn.Conv2d without groups or dilation: a matrix product for each row of the kernel.
 
-    Its operand is the image copied once for each column of the kernel, so that all columns are one product. To copy it
-    for the rows too would save products, but what is copied does then not stay in the processor's cache.
+    The operand is the image copied once for each column of the kernel, so that all columns are one product. Copies for
+    the rows too would save products, but they would not stay in the processor's cache.
     """
 
     into: int
@@ -128,11 +138,11 @@ class Conv:
             a = F.pad(a, (0, 0, px, px, py, py))
         C, _, rows, columns, B = a.shape
         height, width = ((n - k) // s + 1 for n, k, s in zip((rows, columns), self.kernel, self.stride, strict=True))
-        copied = self._copied(a, width)
+        copied = self._copy_columns(a, width)
         first, *others = self._by_row(w, C)
-        y = torch.bmm(first, self._seen(copied, 0, height))
+        y = torch.bmm(first, self._inputs_of_row(copied, 0, height))
         for i, matrix in enumerate(others, 1):
-            y.baddbmm_(matrix, self._seen(copied, i, height))
+            y.baddbmm_(matrix, self._inputs_of_row(copied, i, height))
         if self.bias is not None:
             y += w[:, self.bias : self.bias + self.out, None]
         return y.view(C, self.out, height, width, B), (copied, a.shape)
@@ -143,10 +153,10 @@ class Conv:
         copied, shape = kept
         C, _, height, width, _ = d.shape
         flat = d.reshape(C, self.out, -1)
-        # The weights are few and the factors of their gradient are not, so that it is formed here, once.
+        # The factors have many more numbers than the gradient, so that the product is formed here, once.
         gradient = flat.new_empty(C, self.out, self.into, *self.kernel)
         for i in range(self.kernel[0]):
-            product = torch.bmm(flat, self._seen(copied, i, height).mT)
+            product = torch.bmm(flat, self._inputs_of_row(copied, i, height).mT)
             gradient[:, :, :, i] = product.view(C, self.out, self.into, -1)
         pieces: list[Piece] = [Dense(self.weight, gradient.view(C, -1))]
         if self.bias is not None:
@@ -159,7 +169,7 @@ class Conv:
         copied = d.new_zeros(C, self.into * self.kernel[1], rows, width * B)
         for i, matrix in enumerate(self._by_row(w, C)):
             if sy == 1:
-                self._seen(copied, i, height).baddbmm_(matrix.mT, d)
+                self._inputs_of_row(copied, i, height).baddbmm_(matrix.mT, d)
             else:
                 copied[:, :, i : i + sy * height : sy] += torch.bmm(matrix.mT, d).view(C, -1, height, width * B)
         parts = copied.view(C, self.into, -1, rows, width, B)
@@ -169,27 +179,27 @@ class Conv:
         return da[:, :, py : rows - py, px : columns - px]
 
     def _by_row(self, w: Tensor, clients: int) -> list[Tensor]:
-        """The matrices (C, out, into * columns) of the rows of the kernel."""
+        """Returns the matrix (C, out, into * columns) of each row of the kernel."""
         n = self.out * self.into * math.prod(self.kernel)
         kernels = w[:, self.weight : self.weight + n].view(-1, self.out, self.into, *self.kernel)
         return [k.reshape(len(w), self.out, -1).expand(clients, -1, -1) for k in kernels.unbind(3)]
 
-    def _copied(self, a: Tensor, width: int) -> Tensor:
-        """(C, into * columns of the kernel, rows, width * B): for each column what it sees of the image's rows."""
+    def _copy_columns(self, a: Tensor, width: int) -> Tensor:
+        """Returns the inputs of each column of the kernel, (C, into * columns of the kernel, rows, width * B)."""
         C, _, rows, _, B = a.shape
         c, channel, y, x, b = a.contiguous().stride()
         size, stride = (C, self.into, self.kernel[1], rows, width, B), (c, channel, x, y, self.stride[1] * x, b)
         return a.contiguous().as_strided(size, stride).reshape(C, -1, rows, width * B)
 
-    def _seen(self, copied: Tensor, i: int, height: int) -> Tensor:
-        """What row i of the kernel sees, (C, into * columns of the kernel, height * width * B)."""
+    def _inputs_of_row(self, copied: Tensor, i: int, height: int) -> Tensor:
+        """Returns the inputs of row i of the kernel, (C, into * columns of the kernel, height * width * B)."""
         sy = self.stride[0]
         return copied[:, :, i : i + sy * height : sy].flatten(2)
 
 
 @dataclass(frozen=True)
 class ReLU:
-    """nn.ReLU; it writes into its input, which no one else holds."""
+    """nn.ReLU, which writes into its input, since nothing else refers to that."""
 
     def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         y = a.relu_()
@@ -201,7 +211,7 @@ class ReLU:
 
 @dataclass(frozen=True)
 class Tanh:
-    """nn.Tanh. It leaves its input as it is: pooling finds its maxima by it."""
+    """nn.Tanh, which leaves its input as it is, since pooling before it finds the maxima by that."""
 
     def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         y = a.tanh()
@@ -215,7 +225,7 @@ class Tanh:
 class MaxPool:
     """nn.MaxPool2d whose windows touch but do not overlap: along the width, then along the height.
 
-    Of equal values the first in the window gets the gradient, as in PyTorch.
+    The first of equal values in a window gets the gradient, as in PyTorch.
     """
 
     kernel: tuple[int, int]
@@ -234,7 +244,7 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class Images:
-    """Puts the rows of images innermost."""
+    """A layer that puts the rows of a minibatch of images innermost."""
 
     def forward(self, w: Tensor, a: Tensor) -> tuple[Tensor, None]:
         return a.movedim(1, -1).contiguous(), None
@@ -258,13 +268,13 @@ class Flatten:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers, one after another."""
+    """A network whose layers follow one after another."""
 
     layers: Sequence[Layer]
 
     @classmethod
     def of(cls, module: nn.Module) -> "Chain | None":
-        """The module as a chain; None if it is none, or has a layer that is not known here."""
+        """Returns the module as a chain; None if it is no chain, or has a layer of another kind."""
         try:
             graph = torch.fx.symbolic_trace(module).graph
         except Exception:  # noqa: BLE001 - whatever its forward does that cannot be traced
@@ -282,7 +292,7 @@ class Chain:
         for node in nodes[1:-1]:
             layer = _layer(module.get_submodule(node.target), node.target, begins, images)
             fresh = any(isinstance(before, Linear | Conv) for before in layers)
-            if layer is None or (isinstance(layer, ReLU) and not fresh):  # it would write into the inputs
+            if layer is None or (isinstance(layer, ReLU) and not fresh):  # a ReLU would write into the inputs
                 return None
             if isinstance(layer, Conv | MaxPool) and not images:
                 layers.append(Images())
@@ -293,7 +303,7 @@ class Chain:
         return None if images or shared or not learned else cls(_reordered(layers))
 
     def forward(self, w: Tensor, inputs: Tensor) -> tuple[Tensor, list[Any]]:
-        """Outputs (C, B, outputs) of inputs (C, B, ...), and what `backward` needs."""
+        """Returns outputs (C, B, outputs) for inputs (C, B, ...), and the values that `backward` needs."""
         a, tape = inputs, []
         for layer in self.layers:
             a, kept = layer.forward(w, a)
@@ -301,14 +311,14 @@ class Chain:
         return a, tape
 
     def numbers_per_row(self, weights: int, shape: Sequence[int]) -> int:
-        """How many numbers `forward` keeps for each row of inputs of this shape."""
+        """Returns the number of numbers that `forward` keeps for each row of inputs of this shape."""
         _, tape = self.forward(torch.empty(1, weights, device="meta"), torch.empty(1, 1, *shape, device="meta"))
         return sum(leaf.numel() for leaf in pytree.tree_leaves(tape) if isinstance(leaf, Tensor))
 
     def backward(
         self, w: Tensor, tape: Sequence[Any], d: Tensor, inputs: bool = False
     ) -> tuple[list[Piece], Tensor | None]:
-        """The gradient with respect to w, and to the inputs if those are asked for, given that of the outputs."""
+        """Returns the gradient with respect to w, and to the inputs if `inputs`, from that of the outputs, d."""
         pieces: list[Piece] = []
         back: Tensor | None = d
         learning = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear | Conv))
@@ -362,7 +372,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _reordered(layers: list[Layer]) -> list[Layer]:
-    """With pooling before ReLU and tanh, which gives the same and has a fraction of the work."""
+    """Returns the layers with pooling before ReLU and tanh: the same function for a fraction of the work."""
     layers = list(layers)
     for i in range(len(layers) - 1):
         if isinstance(layers[i], ReLU | Tanh) and isinstance(layers[i + 1], MaxPool):
@@ -371,14 +381,14 @@ def _reordered(layers: list[Layer]) -> list[Layer]:
 
 
 def _times(a: Tensor, matrix: Tensor) -> Tensor:
-    """(C, B, n) times (C or 1, n, m); one product for the rows of all clients where they share the matrix."""
+    """Returns a (C, B, n) times matrix (C or 1, n, m), as one product where all clients share the matrix."""
     if len(matrix) == len(a):
         return torch.bmm(a, matrix)
     return torch.mm(a.reshape(-1, a.shape[-1]), matrix[0]).view(*a.shape[:2], -1)
 
 
 def _taps(a: Tensor, dim: int, k: int) -> list[Tensor]:
-    """The first, second, ... element of each window of k along `dim`."""
+    """Returns views of the first, second, ... element of all windows of k along `dim`."""
     whole = a.narrow(dim, 0, a.shape[dim] // k * k)
     return [whole[(slice(None),) * dim + (slice(j, None, k),)] for j in range(k)]
 
@@ -391,11 +401,11 @@ def _pooled(a: Tensor, dim: int, k: int) -> Tensor:
 
 
 def _unpooled(d: Tensor, a: Tensor, y: Tensor, dim: int, k: int) -> Tensor:
-    """The gradient of `_pooled`, whose result was y."""
+    """Returns the gradient with respect to the input a of `_pooled`, from that of its result y, d."""
     out = torch.empty_like(a) if a.shape[dim] % k == 0 else torch.zeros_like(a)
     *places, last = _taps(out, dim, k)
     for j, (tap, place) in enumerate(zip(_taps(a, dim, k), places, strict=False)):
-        # A comparison with a float result: multiplying by a boolean one would convert it first.
+        # The comparison has a float result, since a product with a boolean one would convert it first.
         torch.mul(d, torch.eq(tap, y, out=torch.empty_like(y)), out=place)
         d = torch.sub(d, place, out=last if j == k - 2 else None)
     return out

@@ -1,4 +1,4 @@
-"""How files reach the nodes of a cluster: once each, through Ray's object store, in chunks."""
+"""The delivery of files to the nodes of a cluster: once to each, through Ray's object store, in chunks."""
 
 import fcntl
 import functools
@@ -18,17 +18,17 @@ from raysim.errors import DataError
 from raysim.output import folder_whole
 
 CHUNK_BYTES = 64 * 2**20
-# Chunks that a node has asked for at a time: the next one travels while one is written.
+# Chunks that a node requests at a time: the next one travels while one is written.
 AHEAD = 2
-# Chunks that stay in the object store for nodes that are a little behind, which then have them from each other.
+# Chunks that stay in the object store for nodes that are a little behind, which then get them from each other.
 KEPT = 8
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Source:
-    """Hands out what lies at some paths of its own node, each a folder of files, or a file.
+    """Hands out the files at some paths of its own node, each a folder of files or a file.
 
-    A path is asked for by its place among them.
+    A path is asked for by its place among the paths.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -39,26 +39,26 @@ class Source:
         return self._paths[place].is_dir()
 
     def sizes(self, place: int) -> dict[str, int]:
-        """Of the files of a folder, by name; of a file, under its own."""
+        """Returns the sizes in bytes of a folder's files, by name, or of a single file."""
         path = self._paths[place]
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         return {file.name: file.stat().st_size for file in files}
 
     def chunk(self, place: int, name: str, start: int) -> list[Any]:
-        """The ref of CHUNK_BYTES of a file from `start` on, or of as many as there are."""
+        """Returns the ref of CHUNK_BYTES of a file from `start` on, or of as many as are left, in a list."""
         path = self._paths[place]
         return [self._stored(path / name if path.is_dir() else path, start)]
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a process needs to have files on its node.
+    """Brings files to the node of the process that holds it.
 
     Attributes:
-        paths: of folders of files, and of files, the same on every node; what is there, on shared storage or from an
-            earlier run, is used.
-        source: name and namespace of the actor that has them for those nodes where they are not; None where there are
-            no others. It is no handle, which Ray would have to keep to start an actor anew that was given one.
+        paths: folders of files, and files, at the same paths on every node; files that are already there, on storage
+            that nodes have in common or from an earlier run, are used.
+        source: name and namespace of the actor that sends files to nodes without them; None where there are no other
+            nodes. A name is given, since Ray would have to keep a handle to start an actor anew that was given one.
     """
 
     paths: Sequence[Path]
@@ -66,31 +66,34 @@ class Delivery:
 
     @classmethod
     def of(cls, paths: Sequence[Path], node: str, name: str, namespace: str) -> tuple["Delivery", Any]:
-        """Of paths of a node, and the actor of that name, which is to be kept as long as it is needed."""
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        """Starts the actor of that name on a node, and returns the delivery of the node's paths and the actor.
+
+        The actor ends when its handle is dropped, so that the caller keeps it as long as files may be needed.
+        """
+        on_node = NodeAffinitySchedulingStrategy(node, soft=False)
         source = Source.options(  # type: ignore[attr-defined]
-            name=name, namespace=namespace, scheduling_strategy=there
+            name=name, namespace=namespace, scheduling_strategy=on_node
         ).remote(paths)
         return cls(paths, (name, namespace)), source
 
     def arrive(self) -> None:
-        """Waits until all of them are on this node. Of several processes on a node one fetches them.
+        """Waits until all paths are on this node. Where several processes of a node wait, one fetches the files.
 
-        Raises DataError where they cannot be.
+        Raises DataError where the files cannot reach the node.
         """
         for place, path in enumerate(self.paths):
             if not path.exists():
-                self._arrived(place, path)
+                self._bring(place, path)
 
-    def _arrived(self, place: int, path: Path) -> None:
+    def _bring(self, place: int, path: Path) -> None:
         if self.source is None:
             raise DataError(f"there is no {path}; delete nothing from the data cache while it is in use")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with (path.parent / f".{path.name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # it ends with this process, however that ends
+                fcntl.flock(lock, fcntl.LOCK_EX)  # the lock ends with this process, however that ends
                 if not path.exists():
-                    for unfinished in path.parent.glob(f".{path.name}.*/"):  # of a process that was ended meanwhile
+                    for unfinished in path.parent.glob(f".{path.name}.*/"):  # left by a process that has ended
                         shutil.rmtree(unfinished, ignore_errors=True)
                     self._fetch(place, path)
         except OSError as error:
@@ -127,8 +130,8 @@ def _read(file: Path, start: int) -> Any:
 
 def _chunks(source: Any, place: int, name: str, size_bytes: int) -> Iterator[bytes]:
     starts = iter(range(0, size_bytes, CHUNK_BYTES))
-    asked = [source.chunk.remote(place, name, start) for start in itertools.islice(starts, AHEAD)]
-    while asked:
-        (ref,) = ray.get(asked.pop(0))
-        asked += [source.chunk.remote(place, name, start) for start in itertools.islice(starts, 1)]
+    requested = [source.chunk.remote(place, name, start) for start in itertools.islice(starts, AHEAD)]
+    while requested:
+        (ref,) = ray.get(requested.pop(0))
+        requested += [source.chunk.remote(place, name, start) for start in itertools.islice(starts, 1)]
         yield ray.get(ref)

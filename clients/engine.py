@@ -1,4 +1,4 @@
-"""Engines: the clients of a block, one after another or all at once. No Ray in here.
+"""Engines run the clients of a block, one after another or all at once. They do not use Ray.
 
 Legend: C clients of a block, K local steps, B minibatch.
 """
@@ -47,11 +47,11 @@ class Engine(ABC):
     """Runs the client half of a phase on clients of the shard file.
 
     Attributes:
-        problem: whose gradients the clients compute.
+        problem: the problem whose gradients the clients compute.
         shards: all clients' data, memory-mapped.
-        dtype: of inputs, weights and gradients.
-        screen: what is done about results that cannot be used.
-        device: where they are computed.
+        screen: the rule for results that cannot be used.
+        dtype: type of inputs, weights and gradients.
+        device: PyTorch's name of the device that computes.
     """
 
     problem: Problem
@@ -62,14 +62,14 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
-        """The block's weighted sum of uploads, and each client's new memory in the order of the block.
+        """Returns the weighted sum of the block's uploads, and each client's new memory in the order of the block.
 
-        A rejected client's memory is None: it keeps what it had. Raises ClientError where user code fails, or a result
-        cannot be used and is not to be rejected.
+        A rejected client's new memory is None: it keeps its old one. Raises ClientError where user code fails, or a
+        result cannot be used and is not to be rejected.
         """
 
     def run_all(self, order: Order, blocks: Sequence[Block], memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
-        """Several blocks, as `run`; their sums are added up pairwise."""
+        """Runs several blocks and returns the pairwise sum of their sums, and the clients' new memories in order."""
         kept: list[Any] = []
 
         def partials() -> Iterator[Partial]:
@@ -83,13 +83,13 @@ class Engine(ABC):
     def evaluate_models(
         self, order: Order, block: Block, memories: Mapping[int, Any], splits: Sequence[Split]
     ) -> list[ClientMetrics]:
-        """Each client's metrics at the point that it would upload, on its own rows of each split."""
-        found: list[ClientMetrics] = []
+        """Returns each client's metrics at the point that it would upload, on its own rows of each split."""
+        metrics: list[ClientMetrics] = []
         for client, reply in zip(block.clients_C.tolist(), self._loop.replies(order, block, memories), strict=True):
             pools = {split: self.pool(Sample(split, client=client)) for split in ("train", *splits)}
-            there = {split: pools[split] for split in splits if len(pools[split].labels)}
-            found.append(evaluated(self.problem, reply.upload, pools["train"], there))
-        return found
+            with_rows = {split: pools[split] for split in splits if len(pools[split].labels)}
+            metrics.append(evaluated(self.problem, reply.upload, pools["train"], with_rows))
+        return metrics
 
     def pool(self, part: Sample) -> InProcessPool:
         """Returns the rows of a sample, on which functions are computed here."""
@@ -100,15 +100,15 @@ class Engine(ABC):
         return LoopEngine(self.problem, self.shards, self.screen, self.dtype, self.device)
 
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
-        """f's results (B, ...) on batches of the rows start..stop-1 of a sample, one after another."""
+        """Returns f's results on batches of the rows start..stop-1 of a sample, one after another, (rows, ...)."""
         return torch.cat(list(self._results(f, z, part, start, stop))).numpy()
 
     def total(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Tensor:
-        """f's results on batches of the rows start..stop-1 of a sample, added up."""
+        """Returns the sum of f's results on batches of the rows start..stop-1 of a sample."""
         return functools.reduce(operator.add, self._results(f, z, part, start, stop))
 
     def _results(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Iterator[Tensor]:
-        z, share, split = self._private(z), 1 / part.size(self.shards), part.split
+        z, share, split = self._copied(z), 1 / part.size(self.shards), part.split
         for i in range(start, stop, CHUNK_ROWS):
             rows = part.rows(np.arange(i, min(i + CHUNK_ROWS, stop)), self.shards)
             with torch.no_grad():
@@ -117,34 +117,34 @@ class Engine(ABC):
 
     def _rows(self, rows: NDArray[np.int64], weights: NDArray[np.float64], split: Split, noise: Tensor) -> Batch:
         inputs = self.shards.inputs(rows, split, dtype=self.dtype).to(self.device)
-        if inputs.dim() == 4:  # one client's images, which PyTorch's convolutions take up to twice as fast so
+        if inputs.dim() == 4:  # one client's images: PyTorch's convolutions are up to twice as fast in this layout
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         labels = self.shards.labels(rows, split).to(self.device)
         return Batch(inputs, labels, torch.from_numpy(weights).to(self.device, self.dtype), noise)
 
     def _noise(self, seed: draws.Seed, *counters: NDArray[np.int64]) -> Tensor:
-        """(..., problem.noise), the other axes being those of the counters and seeds."""
+        """Draws noise (..., problem.noise), the other axes being those of the counters and seeds."""
         numbers = np.arange(self.problem.noise)
         seed = seed[..., None] if isinstance(seed, np.ndarray) else seed
         noise = draws.uniform(seed, "noise", *(counter[..., None] for counter in counters), numbers)
         return torch.from_numpy(noise).to(self.device, self.dtype)
 
     def _chunk_rows(self, work: Work) -> int | None:
-        """Rows of whole shards that are passed over together; None takes a shard whole."""
+        """Returns the number of rows of a whole shard that are computed together; None takes all of them."""
         return work.batch if isinstance(work, WholeShard) and self.problem.mixes_rows else CHUNK_ROWS
 
-    def _private(self, tree: Any) -> Any:
-        """A copy, so that code which writes into what it was sent reaches neither its neighbours nor the store."""
+    def _copied(self, tree: Any) -> Any:
+        """Copies tensors, so that code which writes into them changes neither other clients' nor the store's."""
 
-        def own(leaf: Any) -> Any:
+        def copy(leaf: Any) -> Any:
             return leaf.clone().to(self.device) if isinstance(leaf, Tensor) else leaf
 
-        return pytree.tree_map(own, tree)
+        return pytree.tree_map(copy, tree)
 
 
 @dataclass(frozen=True)
 class LoopEngine(Engine):
-    """One client after another: the reference, and the one whose faults name their client."""
+    """Computes one client after another: the reference for all engines, whose errors name the client."""
 
     def run(self, order: Order, block: Block, memories: Mapping[int, Any]) -> tuple[Partial, list[Any]]:
         partials, kept = [], []
@@ -162,11 +162,11 @@ class LoopEngine(Engine):
         return functools.reduce(operator.add, partials), kept
 
     def replies(self, order: Order, block: Block, memories: Mapping[int, Any]) -> Iterator[Reply[Any]]:
-        """What each client of the block returns, before it is looked at. Raises ClientError."""
+        """Yields the reply of each client of the block, before it is screened. Raises ClientError."""
         phase = order.phase
         for c, client in enumerate(block.clients_C.tolist()):
-            sent = self._private(addressed_to(client, order.message))
-            memory = self._private(memories.get(client))
+            sent = self._copied(addressed_to(client, order.message))
+            memory = self._copied(memories.get(client))
             try:
                 phase.check(sent, memory)
                 carry = phase.start(sent, memory)

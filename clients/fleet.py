@@ -1,4 +1,4 @@
-"""The fleet without Ray, and what every fleet shares."""
+"""The fleet without Ray, and the number of threads that every fleet sets."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from raysim.data import Sample, Split
 from raysim.exchange import Block, Order, Partial, clients_of
 from raysim.fleet import ClientMetrics, Memory
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
 def torch_threads(n: int) -> Iterator[None]:
-    """Run with n torch threads: the last bit of a large sum depends on their number."""
+    """Sets the number of torch threads within a with block: the last bit of a large sum depends on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
@@ -29,7 +29,7 @@ def torch_threads(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class InProcessFleet:
-    """All clients in this process, without Ray: for debugging and tests. Memory handles are the memories themselves."""
+    """Runs all clients in this process, without Ray: for debugging and tests. Handles are the memories themselves."""
 
     engine: Engine
     threads: int = 1
@@ -43,7 +43,9 @@ class InProcessFleet:
         self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
     ) -> Sequence[ClientMetrics]:
         with torch_threads(self.threads):
-            return [found for block in blocks for found in self.engine.evaluate_models(order, block, memory, splits)]
+            return [
+                metrics for block in blocks for metrics in self.engine.evaluate_models(order, block, memory, splits)
+            ]
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
         return memory
@@ -54,7 +56,7 @@ class InProcessFleet:
     def pool(self, split: Split) -> InProcessPool:
         return self.engine.pool(Sample(split))
 
-    def in_background(self, work: Callable[[], Made]) -> Callable[[], Made]:
+    def in_background(self, work: Callable[[], Result]) -> Callable[[], Result]:
         with torch_threads(self.threads):
-            made = work()  # at once: its modules are the rounds', and not safe to call from two threads
-        return lambda: made
+            result = work()  # at once: its modules are those of the rounds, and two threads must not call them
+        return lambda: result

@@ -1,4 +1,4 @@
-"""Gradients of a problem for all clients of a block: of a network that is a chain of layers by hand, others by vmap.
+"""Gradients of a problem for all clients of a block: layer by layer for a chain of layers, by vmap for other networks.
 
 Legend: C clients, K local steps, B rows of a batch.
 """
@@ -17,14 +17,14 @@ from raysim.batch import Batch
 from raysim.point import Point
 from raysim.problems import Classification, NetworkProblem, Problem
 
-# Activations of the gradients at one point that are computed ahead, for the batches to come.
+# Bytes of activations, at most, of gradients that are computed ahead at one point for the batches to come.
 AHEAD_BYTES = 4_000_000
 
 
 def overridden(problem: NetworkProblem) -> list[str]:
-    """Returns the methods that the problem's class has in the place of those that gradients by layers stand for."""
-    theirs = {"gradient": Problem.gradient, "value": NetworkProblem.value, "seen": NetworkProblem.seen}
-    return [name for name, method in theirs.items() if getattr(type(problem), name) is not method]
+    """Returns the methods of the problem's class that replace those which gradients layer by layer rely on."""
+    expected = {"gradient": Problem.gradient, "value": NetworkProblem.value, "seen": NetworkProblem.seen}
+    return [name for name, method in expected.items() if getattr(type(problem), name) is not method]
 
 
 def chain_of(problem: Problem) -> Chain | None:
@@ -35,7 +35,7 @@ def chain_of(problem: Problem) -> Chain | None:
 
 
 def remark(problem: Problem) -> str | None:
-    """Says how gradients are computed where a class of the user's own has lost the faster way; None if it has not."""
+    """Returns a warning where a class of the user's own cannot have its gradients layer by layer; None if it can."""
     if not isinstance(problem, NetworkProblem) or _is_ours(type(problem)):
         return None
     methods = overridden(problem)
@@ -71,7 +71,7 @@ def _is_ours(kind: type) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a gradient is taken, and on which rows."""
+    """The point (x, y) and the batch of a gradient."""
 
     x: Known
     y: Known
@@ -79,11 +79,12 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Parts:
-    """A gradient that has been computed: with respect to x and to y, each in pieces.
+class GradientPieces:
+    """A gradient that has been computed, with respect to x and to y, each in pieces.
 
     Attributes:
-        backward: gives the pieces of x, which cost more than those of y; some methods take y's alone at a point.
+        backward: returns the pieces of x, which cost more than those of y and which some methods never ask for.
+        y: the pieces of y.
     """
 
     backward: Callable[[], list[Piece]] | None
@@ -92,30 +93,30 @@ class Parts:
     @cached_property
     def x(self) -> list[Piece]:
         assert self.backward is not None
-        # Let go of, since it holds the activations, whose memory is the better used again while it is in the cache.
+        # `backward` is dropped because it holds the activations, whose memory is best used again while it is cached.
         pieces, self.backward = self.backward(), None
         return pieces
 
-    def of(self, clients: slice) -> "Parts":
-        """That of some of the clients."""
-        return Parts(lambda: [piece.of(clients) for piece in self.x], [piece.of(clients) for piece in self.y])
+    def of(self, clients: slice) -> "GradientPieces":
+        """Returns the gradient of some of the clients."""
+        return GradientPieces(lambda: [piece.of(clients) for piece in self.x], [piece.of(clients) for piece in self.y])
 
 
 @dataclass
 class Gradient:
-    """The gradient at a place, computed when it is first needed."""
+    """The gradient at a point on a batch, computed when it is first needed."""
 
-    compute: Callable[[Place], Parts]
+    compute: Callable[[Place], GradientPieces]
     place: Place
 
     @cached_property
-    def parts(self) -> Parts:
+    def pieces(self) -> GradientPieces:
         return self.compute(self.place)
 
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient:
-    """The gradient with respect to one block of the point, as a term."""
+    """The gradient with respect to one block of the point, x or y, as a term of a sum."""
 
     gradient: Gradient
     block: Literal["x", "y"]
@@ -133,16 +134,16 @@ class PartialGradient:
 
     @property
     def _pieces(self) -> list[Piece]:
-        parts = self.gradient.parts
-        return parts.x if self.block == "x" else parts.y
+        pieces = self.gradient.pieces
+        return pieces.x if self.block == "x" else pieces.y
 
 
 @dataclass
 class ProblemPerClient:
-    """A problem whose methods take the points and batches of all clients. It is what phases are given for one.
+    """A problem whose methods take the points and batches of all clients, in place of one client's problem in phases.
 
     Attributes:
-        problem: the clients' own.
+        problem: the problem of one client.
         chain: its network, where gradients can be computed layer by layer.
         steps: the batches of all local steps, their tensors (K, C, B, ...); None for a pass over whole shards.
     """
@@ -151,32 +152,32 @@ class ProblemPerClient:
     chain: Chain | None = None
     steps: Batch | None = None
     _step: int = 0
-    _taken: dict[tuple[int, ...], Point] = field(default_factory=dict)
-    _ahead: dict[tuple[Known, Known, int], Parts] = field(default_factory=dict)
+    _gradients: dict[tuple[int, ...], Point] = field(default_factory=dict)
+    _ahead: dict[tuple[Known, Known, int], GradientPieces] = field(default_factory=dict)
 
     def gradient(self, z: Point, batch: Batch) -> Point:
-        """As of the problem. Asked twice for the same place in a step, it gives the same gradient."""
+        """Returns the problem's gradient; asked twice at the same point and batch in a step, the same object."""
         leaves = (z.x, z.y, *batch)
         C = next(leaf.clients for leaf in leaves if isinstance(leaf, PerClient))
-        x, y, *rows = (PerClient.whatever(leaf, C) for leaf in leaves)
+        x, y, *rows = (PerClient.for_all(leaf, C) for leaf in leaves)
         place = Place(x.known(), y.known(), Batch(*(leaf.known().tensor for leaf in rows)))
         key = (id(place.x), id(place.y), *(id(part) for part in place.batch))
-        if key not in self._taken:
-            gradient = Gradient(self._computed, place)
+        if key not in self._gradients:
+            gradient = Gradient(self._compute, place)
             dx = PerClient.of(x, C, {PartialGradient(gradient, "x"): 1.0})
-            self._taken[key] = Point(dx, PerClient.of(y, C, {PartialGradient(gradient, "y"): 1.0}))
-        return self._taken[key]
+            self._gradients[key] = Point(dx, PerClient.of(y, C, {PartialGradient(gradient, "y"): 1.0}))
+        return self._gradients[key]
 
     def next_step(self) -> None:
-        """From here on memory may be written to which gradients that were not computed refer."""
+        """Forgets the gradients of the step, since memory that they refer to may be written from now on."""
         self._step += 1
-        self._taken.clear()
+        self._gradients.clear()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.problem, name)
         return lambda *args: PerClient.mapped(method, args, {})
 
-    def _computed(self, place: Place) -> Parts:
+    def _compute(self, place: Place) -> GradientPieces:
         if self.chain is None:
 
             def gradient(x: Tensor, y: Tensor, batch: Batch) -> Point:
@@ -184,13 +185,13 @@ class ProblemPerClient:
 
             x, y = (None if known.shared else 0 for known in (place.x, place.y))
             g = torch.func.vmap(gradient, in_dims=(x, y, 0))(place.x.tensor, place.y.tensor, place.batch)
-            return Parts(lambda: [Dense(0, g.x)], [Dense(0, g.y)])
+            return GradientPieces(lambda: [Dense(0, g.x)], [Dense(0, g.y)])
         if place.x.shared and place.y.shared and self.steps is not None and self._step > 0:
-            return self._computed_ahead(self.chain, place, self.steps)
+            return self._compute_ahead(self.chain, place, self.steps)
         return self._by_layers(self.chain, place.x, place.y, place.batch)
 
-    def _computed_ahead(self, chain: Chain, place: Place, steps: Batch) -> Parts:
-        """A point to which clients return in a later step they will return to again: all those batches at once."""
+    def _compute_ahead(self, chain: Chain, place: Place, steps: Batch) -> GradientPieces:
+        """Returns the gradient at a point that clients come back to in each step; it computes several steps at once."""
         if (place.x, place.y, self._step) not in self._ahead:
             K, C, B = steps.labels.shape
             bytes_ = C * B * chain.numbers_per_row(len(place.x.tensor), steps.inputs.shape[3:]) * 4
@@ -201,21 +202,21 @@ class ProblemPerClient:
                 self._ahead[place.x, place.y, self._step + i] = parts.of(slice(i * C, (i + 1) * C))
         return self._ahead.pop((place.x, place.y, self._step))
 
-    def _by_layers(self, chain: Chain, x: Known, y: Known, batch: Batch) -> Parts:
+    def _by_layers(self, chain: Chain, x: Known, y: Known, batch: Batch) -> GradientPieces:
         problem, C = self.problem, len(batch.labels)
         assert isinstance(problem, NetworkProblem)
         n = problem.net.size
         w, dual = (known.tensor[None] if known.shared else known.tensor for known in (x, y))
         outputs, tape = chain.forward(w, problem.seen(dual, batch.inputs))
         leaves = (outputs, w[:, n:].expand(C, -1), dual.expand(C, -1))
-        outputs, rest, own = (leaf.detach().requires_grad_() for leaf in leaves)
+        outputs, rest, y_C = (leaf.detach().requires_grad_() for leaf in leaves)
         with torch.enable_grad():
-            value = problem.loss(outputs, rest, own, batch).sum()
-            d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, own), materialize_grads=True)
-            shift = problem.shift(own)
+            value = problem.loss(outputs, rest, y_C, batch).sum()
+            d_outputs, d_rest, d_y = torch.autograd.grad(value, (outputs, rest, y_C), materialize_grads=True)
+            shift = problem.shift(y_C)
         if shift is None:
-            return Parts(lambda: [*chain.backward(w, tape, d_outputs)[0], Dense(n, d_rest)], [Dense(0, d_y)])
+            return GradientPieces(lambda: [*chain.backward(w, tape, d_outputs)[0], Dense(n, d_rest)], [Dense(0, d_y)])
         pieces, d_inputs = chain.backward(w, tape, d_outputs, inputs=True)
         assert d_inputs is not None
-        d_y = d_y + torch.autograd.grad(shift, own, d_inputs.sum(1))[0]
-        return Parts(lambda: [*pieces, Dense(n, d_rest)], [Dense(0, d_y)])
+        d_y = d_y + torch.autograd.grad(shift, y_C, d_inputs.sum(1))[0]
+        return GradientPieces(lambda: [*pieces, Dense(n, d_rest)], [Dense(0, d_y)])

@@ -1,9 +1,9 @@
-"""Tensors of all clients of a block, which code written for one client's tensor handles as such.
+"""Tensors of all clients of a block, which code written for one client handles like one client's tensors.
 
-A PerClient stands for one tensor per client. Sums and multiples of such tensors are not computed when they are written
-but kept as terms, and gradients stay what their problem made of them, until `Buffers.settle` evaluates a whole carry,
-where it can in place: a step z - eta (g - g0 + u) then reads and writes the weights once, and where g and g0 are the
-same gradient it computes neither. Every other function is mapped over the clients by torch.func.vmap.
+A PerClient stands for one tensor per client. Sums and multiples of such tensors are not computed at once but kept as
+terms, and gradients keep the form in which they were computed, until `Buffers.settle` evaluates a whole carry, in place
+where it can: a step z - eta (g - g0 + u) then reads and writes the weights once, and where g and g0 are the same
+gradient it computes neither. Every other function is mapped over the clients by torch.func.vmap.
 
 Legend: C clients.
 """
@@ -21,27 +21,27 @@ from torch.utils import _pytree as pytree
 
 
 class Term(Protocol):
-    """Something (C, *shape) that can be added to memory. It is compared by identity."""
+    """A term of a sum, (C, *shape), which can be added to memory. Terms are compared by identity."""
 
     def ready(self) -> None:
-        """Computes what is left to compute. Called before any memory is written."""
+        """Computes the term where that is left to do. It is called before any memory is written."""
 
     def add_to(self, out: Tensor, scale: float) -> None:
-        """Adds `scale` times itself to `out` (C, *shape)."""
+        """Adds `scale` times the term to `out` (C, *shape)."""
 
     def fold_into(self, out: Tensor, weights_C: Tensor) -> None:
-        """Adds its weighted sum over the clients to `out` (*shape)."""
+        """Adds the term's weighted sum over the clients to `out` (*shape)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A tensor (C, *shape), or (*shape) if it is the same for all clients."""
+    """A computed tensor (C, *shape), or (*shape) if it is the same for all clients."""
 
     tensor: Tensor
     shared: bool
 
     def ready(self) -> None:
-        """It is."""
+        """Does nothing, since the tensor is computed already."""
 
     def add_to(self, out: Tensor, scale: float) -> None:
         out.add_(self.tensor, alpha=scale)
@@ -55,7 +55,7 @@ class Known:
 
 Terms = dict[Term, float]
 
-# What a tensor knows of itself without looking at its numbers.
+# Attributes and methods of a tensor that do not look at its numbers.
 _METADATA = {
     "shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta",
     "is_sparse", "itemsize", "nbytes", "size", "dim", "numel", "nelement", "element_size", "is_floating_point",
@@ -64,46 +64,46 @@ _METADATA = {
 
 
 class PerClient(Tensor):
-    """One tensor for each of C clients; shape, dtype and device are those of one client's."""
+    """One tensor for each of C clients, with the shape, dtype and device of one client's tensor."""
 
     clients: int
     terms: Terms
 
     @staticmethod
     def of(like: Tensor, clients: int, terms: Terms) -> "PerClient":
-        """The sum of these terms, with the shape and dtype of `like`."""
-        made: PerClient = Tensor._make_wrapper_subclass(PerClient, like.shape, dtype=like.dtype, device=like.device)
-        made.clients, made.terms = clients, terms
-        return made
+        """Returns the sum of these terms, with the shape, dtype and device of `like`."""
+        total: PerClient = Tensor._make_wrapper_subclass(PerClient, like.shape, dtype=like.dtype, device=like.device)
+        total.clients, total.terms = clients, terms
+        return total
 
     @staticmethod
     def stacked(tensor: Tensor) -> "PerClient":
-        """From (C, *shape)."""
+        """Returns the clients' tensors that are stacked in one of shape (C, *shape)."""
         return PerClient.of(tensor[0], len(tensor), {Known(tensor, shared=False): 1.0})
 
     @staticmethod
     def shared(tensor: Tensor, clients: int) -> "PerClient":
-        """The same for all clients."""
+        """Returns a tensor (*shape) as that of each of the clients."""
         return PerClient.of(tensor, clients, {Known(tensor, shared=True): 1.0})
 
     @staticmethod
-    def whatever(tensor: Tensor, clients: int) -> "PerClient":
-        """As it is, or, if it is a plain tensor, the same for all clients."""
+    def for_all(tensor: Tensor, clients: int) -> "PerClient":
+        """Returns a PerClient unchanged, and a plain tensor as that of each of the clients."""
         return tensor if isinstance(tensor, PerClient) else PerClient.shared(tensor, clients)
 
     def known(self) -> Known:
-        """Its numbers, computed if need be."""
+        """Returns the clients' numbers, which are computed first where that is left to do."""
         only = _only(self.terms)
         if only is not None:
             return only
         shape, dtype, device = self._like
-        # In the place of the terms, so that they are summed once.
+        # The sum replaces the terms, so that it is computed once.
         known = Known(_sum(self.terms, torch.empty(self.clients, *shape, dtype=dtype, device=device)), shared=False)
         self.terms = {known: 1.0}
         return known
 
     def folded(self, weights_C: Tensor) -> Tensor:
-        """The weighted sum over the clients, of one client's shape and the dtype of the weights."""
+        """Returns the weighted sum over the clients, of one client's shape and the dtype of the weights."""
         shape, _, device = self._like
         out = torch.zeros(shape, dtype=weights_C.dtype, device=device)
         for term, scale in self.terms.items():
@@ -170,9 +170,9 @@ class PerClient(Tensor):
 
     @classmethod
     def _in_place(cls, func: Any, target: "PerClient", *args: Any, **kwargs: Any) -> "PerClient":
-        """`func` changes `target`, and nothing else that may have been the same tensor."""
-        own = torch.empty(target.clients, *target.shape, dtype=target.dtype, device=target.device)
-        target.terms = {Known(_sum(target.terms, own), shared=False): 1.0}
+        """Lets `func` change `target` in new memory, so that other tensors of the same terms stay as they are."""
+        memory = torch.empty(target.clients, *target.shape, dtype=target.dtype, device=target.device)
+        target.terms = {Known(_sum(target.terms, memory), shared=False): 1.0}
 
         def written(one: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             func(one, *args, **kwargs)
@@ -183,29 +183,29 @@ class PerClient(Tensor):
 
     @staticmethod
     def mapped(func: Any, args: Any, kwargs: Any) -> Any:
-        """`func` on each client's tensors."""
+        """Returns the results of `func` on each client's tensors, mapped over the clients by vmap."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         given = [leaf.known() if isinstance(leaf, PerClient) else None for leaf in leaves]
         clients = next(leaf.clients for leaf in leaves if isinstance(leaf, PerClient))
 
-        def one(own: list[Tensor]) -> Any:
-            """`own` are the tensors that differ from client to client, in order."""
-            rest = iter(own)
-            mine = [
+        def one_client(differing: list[Tensor]) -> Any:
+            """Calls `func` for one client, with its `differing` tensors in order and those that all clients have."""
+            rest = iter(differing)
+            inputs = [
                 leaf if known is None else known.tensor if known.shared else next(rest)
                 for leaf, known in zip(leaves, given, strict=True)
             ]
-            args, kwargs = pytree.tree_unflatten(mine, spec)
+            args, kwargs = pytree.tree_unflatten(inputs, spec)
             return func(*args, **kwargs)
 
-        own = [known.tensor for known in given if known is not None and not known.shared]
-        if own:
-            return pytree.tree_map(PerClient.stacked, torch.func.vmap(one)(own))
-        return pytree.tree_map(lambda result: PerClient.shared(result, clients), one([]))
+        differing = [known.tensor for known in given if known is not None and not known.shared]
+        if differing:
+            return pytree.tree_map(PerClient.stacked, torch.func.vmap(one_client)(differing))
+        return pytree.tree_map(lambda result: PerClient.shared(result, clients), one_client([]))
 
 
 def _only(terms: Terms) -> Known | None:
-    """The tensor that these terms are, if nothing is left to be summed."""
+    """Returns the tensor that these terms consist of, if it is one with the factor 1; otherwise None."""
     if len(terms) != 1:
         return None
     ((term, scale),) = terms.items()
@@ -226,22 +226,22 @@ def _added(terms: Terms, out: Tensor) -> Tensor:
 
 @dataclass
 class Buffers:
-    """Memory of carries, passed on from step to step and from group to group: fresh memory costs as much as a step.
+    """Memory of carries, used again from step to step and from group to group: new memory costs as much as a step.
 
     Attributes:
-        own: tensors that nothing but the carry refers to.
-        free: flat memory that no longer holds anything.
+        own: by id, tensors that nothing but the carry refers to.
+        free: flat memory that holds nothing any more.
     """
 
     own: dict[int, Tensor] = field(default_factory=dict)
     free: list[Tensor] = field(default_factory=list)
 
     def release(self) -> None:
-        """Takes all memory back: the carry is not needed any more."""
+        """Takes all memory back, once the carry is not needed any more."""
         self._keep(set())
 
     def settle(self, carry: Any) -> Any:
-        """The carry with every tensor's terms summed, in place where its old memory is not needed any more."""
+        """Returns the carry with the terms of every tensor summed, in place where the old memory is free to use."""
         leaves = {id(leaf): leaf for leaf in pytree.tree_leaves(carry) if isinstance(leaf, PerClient)}
         for leaf in leaves.values():
             for term in leaf.terms:

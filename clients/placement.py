@@ -1,4 +1,7 @@
-"""How many client actors, hosting how many clients each: decided from what there is, with the arithmetic shown."""
+"""The placement of client actors: their number, clients and nodes, from the resources that there are.
+
+Errors show the arithmetic.
+"""
 
 import math
 from collections import Counter
@@ -56,12 +59,12 @@ class ClientsConfig(BaseModel):
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What an actor reserves, by Ray's names."""
+        """The resources that an actor reserves, by Ray's names."""
         gpus = {"GPU": self.num_gpus} if self.num_gpus else {}
         return {"CPU": self.num_cpus, **gpus, **self.resources}
 
     @model_validator(mode="after")
-    def _can_be(self) -> "ClientsConfig":
+    def _require_possible(self) -> "ClientsConfig":
         if self.per_actor != "auto" and self.actors != "auto":
             raise ValueError("give per_actor or actors, not both: one follows from the other")
         if self.num_gpus > 1 and self.num_gpus % 1:
@@ -73,13 +76,13 @@ class ClientsConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Node:
-    """What one machine, or one node of a cluster, has.
+    """A machine, or a node of a cluster, and its resources.
 
     Attributes:
-        cpus, gpus, memory_bytes: in all.
-        store_bytes: of its object store; None as long as Ray is not there.
-        resources: of any other name.
-        name: Ray's for it; empty as long as Ray is not there.
+        cpus, gpus, memory_bytes: its processors, GPUs and memory.
+        store_bytes: size of its object store; None before Ray is started.
+        resources: resources of other names.
+        name: Ray's identifier of the node; empty before Ray is started.
     """
 
     cpus: float
@@ -92,12 +95,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What lies in Ray's object store.
+    """The sizes of the objects in Ray's object store.
 
     Attributes:
-        message_bytes: to the clients, the largest of an algorithm's phases.
-        sum_bytes: of uploads, from an actor, the largest too.
-        memory_bytes: that one client keeps from round to round.
+        message_bytes: the largest message to the clients among an algorithm's phases.
+        sum_bytes: the largest sum of uploads from an actor.
+        memory_bytes: the memory that one client keeps from round to round.
     """
 
     message_bytes: int
@@ -107,12 +110,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where clients will run.
+    """The placement of clients on actors, and of actors on nodes.
 
     Attributes:
-        actors: how many to start.
-        per_actor: clients each of them hosts, in order of client number; None for a pool.
-        nodes: the name of each actor's; empty where Ray is not there yet.
+        actors: the number of actors to start.
+        per_actor: clients that each actor hosts, in order of client number; None for a pool.
+        nodes: the name of each actor's node; empty before Ray is started.
     """
 
     actors: int
@@ -121,23 +124,23 @@ class Placement:
 
     @property
     def words(self) -> str:
-        """It in a few words."""
+        """A description in a few words."""
         hosts = f"each for {self.per_actor} of the clients" if self.per_actor else "each for any client"
         shares = sorted(Counter(self.nodes).values(), reverse=True)
-        return f"{self.actors}, {hosts}{_on(shares) if len(shares) > 1 else ''}"
+        return f"{self.actors}, {hosts}{_spread(shares) if len(shares) > 1 else ''}"
 
     @property
     def memory_bytes(self) -> int:
-        """Memory the idle actors want together."""
+        """The memory that all actors need together while they are idle."""
         return self.actors * ACTOR_BYTES
 
 
 def place(config: ClientsConfig, n_clients: int, cohort: int, nodes: Sequence[Node]) -> Placement:
-    """The placement for `n_clients` clients of which at most `cohort` compute at a time.
+    """Returns the placement for `n_clients` clients of which at most `cohort` compute at a time.
 
-    Every node gets its share of the actors, by how many it has room for.
+    Every node gets a share of the actors in proportion to how many it has room for.
 
-    Raises PlacementError, with the arithmetic, where they do not fit.
+    Raises PlacementError, with the arithmetic, where the actors do not fit.
     """
     rooms = [_room(config, node) for node in nodes]
     if config.per_actor != "auto":
@@ -146,18 +149,18 @@ def place(config: ClientsConfig, n_clients: int, cohort: int, nodes: Sequence[No
         actors, per_actor = config.actors, None
     else:
         actors, per_actor = max(1, min(sum(rooms), cohort)), None
-    _fits(actors, config, n_clients, nodes, rooms)
-    return Placement(actors, per_actor, tuple(nodes[i].name for i in _dealt(actors, rooms) if nodes[i].name))
+    _require_room(actors, config, n_clients, nodes, rooms)
+    return Placement(actors, per_actor, tuple(nodes[i].name for i in _nodes_of_actors(actors, rooms) if nodes[i].name))
 
 
 def _room(config: ClientsConfig, node: Node) -> int:
-    """How many actors a node has room for."""
+    """Returns the number of actors that a node has room for."""
 
-    def times(there: float, each: float) -> int:
-        return math.floor(there / each * (1 + 1e-9))  # twenty tenths are two, whatever floats say
+    def times(available: float, each: float) -> int:
+        return math.floor(available / each * (1 + 1e-9))  # twenty tenths are two, whatever floats say
 
     room = [times(node.cpus, config.num_cpus), times(node.memory_bytes, ACTOR_BYTES)]
-    if config.num_gpus:  # a fraction is one of a single GPU
+    if config.num_gpus:  # a fraction must fit on a single GPU
         room.append(
             times(node.gpus, config.num_gpus) if config.num_gpus >= 1 else int(node.gpus) * times(1, config.num_gpus)
         )
@@ -165,27 +168,27 @@ def _room(config: ClientsConfig, node: Node) -> int:
     return min(room)
 
 
-def _dealt(actors: int, rooms: Sequence[int]) -> list[int]:
-    """The node of each actor, none of which gets more than there is room for, and all about the same share of it."""
+def _nodes_of_actors(actors: int, rooms: Sequence[int]) -> list[int]:
+    """Returns the node of each actor, so that all nodes are filled to about the same share of their room."""
     # The i-th actor of a node with room for r would fill it to i / r.
     fills = [((i + 1) / room, node) for node, room in enumerate(rooms) for i in range(min(room, actors))]
     return [node for _, node in sorted(fills)[:actors]]
 
 
-def _on(shares: Sequence[int]) -> str:
-    some = Counter(shares).items()
-    return f", on {len(shares)} nodes ({', '.join(f'{n} with {share}' for share, n in some)})"
+def _spread(shares: Sequence[int]) -> str:
+    nodes_by_share = Counter(shares).items()
+    return f", on {len(shares)} nodes ({', '.join(f'{n} with {share}' for share, n in nodes_by_share)})"
 
 
 def fits_store(placement: Placement, sizes: Sizes, n_clients: int, cohort: int, nodes: Sequence[Node]) -> str | None:
-    """What is to be known of the object store before the run, if anything.
+    """Returns a warning where clients' memory will not fit into the object store; otherwise None.
 
-    Raises PlacementError, with the arithmetic, where it cannot hold what a phase needs at a time.
+    Raises PlacementError, with the arithmetic, where the store cannot hold a phase's message and sums.
     """
     stores_bytes = [node.store_bytes for node in nodes if node.store_bytes is not None]
     if not stores_bytes:
         return None
-    # An actor of the pool may have its next sum ready before the last is added up; hosts have one for each client.
+    # An actor of the pool may have its next sum ready before the last is added up; hosting actors have one a client.
     sums = cohort if placement.per_actor else min(2 * placement.actors, cohort)
     smallest, sums = min(stores_bytes), math.ceil(sums / len(stores_bytes))
     needed = sizes.message_bytes + sums * sizes.sum_bytes
@@ -195,17 +198,17 @@ def fits_store(placement: Placement, sizes: Sizes, n_clients: int, cohort: int, 
             f"{needed / 1e6:.1f} MB, but Ray's object store has {smallest / 1e6:.1f} MB: start Ray with a larger "
             "--object-store-memory, or lower clients.actors"
         )
-    kept, there = n_clients * sizes.memory_bytes, sum(stores_bytes)
-    if kept <= there - needed * len(stores_bytes):
+    kept, store = n_clients * sizes.memory_bytes, sum(stores_bytes)
+    if kept <= store - needed * len(stores_bytes):
         return None
     return (
         f"the memory of {n_clients} clients x {sizes.memory_bytes / 1e6:.2f} MB = {kept / 1e6:.0f} MB will not fit "
-        f"into Ray's object store of {there / 1e6:.0f} MB, and Ray will put the rest on disk, which is slow; start it "
+        f"into Ray's object store of {store / 1e6:.0f} MB, and Ray will put the rest on disk, which is slow; start it "
         "with a larger --object-store-memory"
     )
 
 
-def _fits(n: int, config: ClientsConfig, n_clients: int, nodes: Sequence[Node], rooms: Sequence[int]) -> None:
+def _require_room(n: int, config: ClientsConfig, n_clients: int, nodes: Sequence[Node], rooms: Sequence[int]) -> None:
     actors = f"{n} client actor{'s' if n > 1 else ''}"
     wanted = [
         ("CPU", "num_cpus", config.num_cpus, sum(node.cpus for node in nodes)),
@@ -214,13 +217,13 @@ def _fits(n: int, config: ClientsConfig, n_clients: int, nodes: Sequence[Node], 
         (name, f"resources.{name}", each, sum(node.resources.get(name, 0) for node in nodes))
         for name, each in config.resources.items()
     ]
-    for unit, key, each, there in wanted:
-        if n * each > there * (1 + 1e-9):
-            most = math.floor(there / n * 1e4) / 1e4  # rounded down, in Ray's own grains
-            ways = [f"lower clients.{key} (at most {most:g})", *_fewer(config, n_clients, there / each)]
+    for unit, key, each, available in wanted:
+        if n * each > available * (1 + 1e-9):
+            most = math.floor(available / n * 1e4) / 1e4  # rounded down, in Ray's own grains
+            ways = [f"lower clients.{key} (at most {most:g})", *_fewer(config, n_clients, available / each)]
             raise PlacementError(
-                f"{actors} x {each:g} {unit} = {n * each:g} {unit}, but there {'is' if there == 1 else 'are'} "
-                f"{there:g}: {', or '.join(ways)}",
+                f"{actors} x {each:g} {unit} = {n * each:g} {unit}, but there {'is' if available == 1 else 'are'} "
+                f"{available:g}: {', or '.join(ways)}",
                 n,
             )
     memory_bytes = sum(node.memory_bytes for node in nodes)
@@ -231,19 +234,19 @@ def _fits(n: int, config: ClientsConfig, n_clients: int, nodes: Sequence[Node], 
             f"{memory_bytes / 1e9:.1f} GB of memory are free: {', or '.join(ways)}",
             n,
         )
-    if n > sum(rooms):  # there is enough, but not enough in one place
+    if n > sum(rooms):  # the cluster has enough, but not on single nodes
         ways = _fewer(config, n_clients, sum(rooms)) or ["let an actor reserve less"]
         bundle = ", ".join(f"{amount:g} {unit}" for unit, amount in config.bundle.items())
-        some = ", ".join(f"{times} with room for {room}" for room, times in Counter(rooms).items())
+        by_room = ", ".join(f"{times} with room for {room}" for room, times in Counter(rooms).items())
         raise PlacementError(
             f"{actors} of {bundle} each, but the {len(nodes)} node{'s have' if len(nodes) > 1 else ' has'} room for "
-            f"{sum(rooms)} ({some}): {', or '.join(ways)}",
+            f"{sum(rooms)} ({by_room}): {', or '.join(ways)}",
             n,
         )
 
 
 def _fewer(config: ClientsConfig, n_clients: int, room: float) -> list[str]:
-    """What would start no more actors than there is room for."""
+    """Returns the settings that start no more actors than there is room for, as ends of an error message."""
     fit = math.floor(room * (1 + 1e-9))
     if not fit:
         return []

@@ -1,4 +1,4 @@
-"""Rows of a split in this process, as evaluations ask for what functions make of them."""
+"""The rows of a split in this process, on which an evaluation computes functions."""
 
 import functools
 import operator
@@ -25,11 +25,11 @@ def spans(rows: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class InProcessPool:
-    """The rows of a sample, computed here.
+    """The rows of a sample, on which functions are computed in this process.
 
     Attributes:
         shards: the data.
-        part: the rows.
+        part: the sample.
         compute_each, compute_total: return a function's results on the rows start..stop-1 of a sample, one after
             another or added up, from (function, point, sample, start, stop).
     """

@@ -1,6 +1,6 @@
-"""The vectorised engine: all clients of a block at once. No Ray in here.
+"""The vectorised engine computes all clients of a block at once. It does not use Ray.
 
-Algorithms are run as they are written, on PerClient tensors; what is fast is in there and in the gradients.
+Algorithms run unchanged on PerClient tensors; the speed comes from these and from the gradients.
 
 Legend: C clients, K local steps, B rows of a batch, the widest of the block; short batches are padded with rows of
 weight 0.
@@ -32,13 +32,13 @@ from raysim.exchange import Block, Minibatches, Order, Partial, addressed_to, is
 from raysim.phase import Addressed, Gathered, Phase, Work
 from raysim.problems import HasNetworks, NetworkProblem, Problem
 
-# Weights and activations of the clients that are computed together: more do not stay in the processor's cache over
-# their steps. A constant, since sums are rounded per group of clients.
+# Bytes of weights and activations, at most, of the clients that are computed together: more do not stay in the
+# processor's cache from step to step. It is a constant, since sums are rounded per group of clients.
 GROUP_BYTES = 20_000_000
 
 
 def pays(problem: Problem) -> bool:
-    """Whether it is faster than the loop: for a network that is run by hand, or a problem without one."""
+    """Returns True if this engine is faster than the loop: for a chain of layers, or a problem without a network."""
     return not isinstance(problem, NetworkProblem) or chain_of(problem) is not None
 
 
@@ -54,7 +54,7 @@ class VectorizedEngine(Engine):
         except ClientError:
             raise
         except Exception as error:
-            # A fault of one client's stops the others here too: the loop engine finds whose it is.
+            # A fault of one client stops all others here: the loop engine finds out which client it is.
             self._loop.run(order, block, memories)
             cause = f"{type(error).__name__} in the vectorised engine alone ({error}); set clients.engine to loop"
             raise ClientError(int(block.clients_C[0]), order.round, order.phase.name, cause) from error
@@ -63,16 +63,16 @@ class VectorizedEngine(Engine):
         return partial, [kept[i] for i in np.argsort(np.concatenate(groups))]
 
     def _groups(self, order: Order, block: Block) -> list[NDArray[np.intp]]:
-        """Which clients of the block are computed together: of about equal shards, and not more than fit."""
+        """Returns the places of the clients that are computed together: with about equal shards, and as many as fit."""
         n_C = self.shards.lengths(block.clients_C)
         by_pass = (
             None if minibatches.rows_CKB is None else minibatches.rows_CKB >= 0 for minibatches in block.minibatches
         )
-        rows = [n_C[:, None] if there is None else np.count_nonzero(there, axis=2) for there in by_pass]
+        rows = [n_C[:, None] if used is None else np.count_nonzero(used, axis=2) for used in by_pass]
         counts = np.hstack([np.zeros((len(block), 1), np.int64), *rows])  # a phase may have no pass
         kinds, kind_C = np.unique(counts, axis=0, return_inverse=True)
         by_kind = np.argsort(kind_C, kind="stable")
-        if self.problem.mixes_rows:  # nothing may be padded: the rows of each step are equally many
+        if self.problem.mixes_rows:  # nothing may be padded: all clients have equally many rows in each step
             alike = np.split(by_kind, np.cumsum(np.bincount(kind_C.ravel(), minlength=len(kinds)))[:-1])
         else:
             alike = [by_kind]
@@ -80,10 +80,9 @@ class VectorizedEngine(Engine):
         return [part for group in alike for part in np.array_split(group, math.ceil(len(group) / most))]
 
     def _most(self, order: Order, block: Block) -> int:
-        """Clients whose weights and activations fit."""
-        if (
-            not isinstance(self.problem, HasNetworks) or self.device != "cpu"
-        ):  # a GPU is the better filled the more there are
+        """Returns the number of clients whose weights and activations fit into GROUP_BYTES."""
+        # On a GPU as many as possible are best.
+        if not isinstance(self.problem, HasNetworks) or self.device != "cpu":
             return len(block)
         carried = wire.size_bytes(order.phase.start(wire.shapes_of(addressed_to(None, order.message)), None))
         longest = int(self.shards.lengths(block.clients_C).max())
@@ -97,7 +96,7 @@ class VectorizedEngine(Engine):
 
     @cached_property
     def _row_bytes(self) -> int:
-        """Activations of a row; 0 where they are not known."""
+        """The bytes of a row's activations; 0 where they are not known."""
         if self._chain is None:
             return 0
         assert isinstance(self.problem, NetworkProblem)
@@ -121,8 +120,8 @@ class VectorizedEngine(Engine):
         phase, C, clients = order.phase, len(block), block.clients_C.tolist()
         sent = _sent(order.message, clients, self.device)
         if phase.remembers:
-            messages = (self._private(addressed_to(client, order.message)) for client in clients)
-            given = (self._private(memories.get(client)) for client in clients)
+            messages = (self._copied(addressed_to(client, order.message)) for client in clients)
+            given = (self._copied(memories.get(client)) for client in clients)
             carry = _stacked([_started(phase, *each) for each in zip(messages, given, strict=True)])
         else:
             carry = phase.start(sent, None)
@@ -133,16 +132,16 @@ class VectorizedEngine(Engine):
                 if minibatches.rows_CKB is None
                 else self._steps(block.clients_C, minibatches, minibatches.rows_CKB)
             )
-            own = ProblemPerClient(self.problem, self._chain, steps)
-            batches = self._chunks(each.work, block.clients_C, minibatches) if steps is None else self._each(steps)
-            for batch, begun_C in batches:
+            problem_of_pass = ProblemPerClient(self.problem, self._chain, steps)
+            batches = self._chunks(each.work, block.clients_C, minibatches) if steps is None else self._by_step(steps)
+            for batch, has_rows_C in batches:
                 if problem is not None:
                     carry = buffers.settle(carry)
                     problem.next_step()
-                problem, before = own, carry
+                problem, before = problem_of_pass, carry
                 carry = each.step(problem, sent, before, batch)
-                if begun_C is not None:
-                    carry = _where(begun_C, carry, before)
+                if has_rows_C is not None:
+                    carry = _where(has_rows_C, carry, before)
         reply = phase.finish(sent, carry)
         if phase.privacy is not None:
             leaves, spec = pytree.tree_flatten(reply.upload)
@@ -158,29 +157,29 @@ class VectorizedEngine(Engine):
                 self.screen.rejected(order, clients[c], float(sizes_C[c]))
                 for c in (~accepted_C).nonzero().flatten().tolist()
             )
-            good = _where(accepted_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
-            total = _folded(good, weights_C, clients, rejected)
+            usable = _where(accepted_C, reply.upload, pytree.tree_map(torch.zeros_like, reply.upload))
+            total = _folded(usable, weights_C, clients, rejected)
         weight = float(block.weights_C[accepted_C.cpu().numpy()].sum())
         partial = Partial(total, weight, C * wire.size_bytes(reply.upload), rejected)
         kept = [_client(reply.memory, c) if accepted_C[c] else None for c in range(C)]
-        # Its gradients refer to it in turn: without this they would stay until Python looks for such cycles.
+        # The problem and its gradients refer to each other: without this they would stay until Python collects cycles.
         if problem is not None:
             problem.next_step()
         buffers.release()
         return partial, kept
 
     def _steps(self, clients_C: NDArray[np.int64], minibatches: Minibatches, rows_CKB: NDArray[np.int64]) -> Batch:
-        """All batches of a pass of local steps, (K, C, B, ...)."""
+        """Returns all batches of a pass of local steps, (K, C, B, ...)."""
         rows_KCB = rows_CKB.swapaxes(0, 1)
-        there_KCB = rows_KCB >= 0
+        used_KCB = rows_KCB >= 0
         # Padding repeats the first row of the shard, with weight 0.
-        rows = np.where(there_KCB, rows_KCB, 0) + self.shards.offsets_N1[clients_C][:, None]
+        rows = np.where(used_KCB, rows_KCB, 0) + self.shards.offsets_N1[clients_C][:, None]
         K, _, B = rows.shape
         noise = self._noise(minibatches.keys_C[:, None], np.arange(K)[:, None, None], np.arange(B))
-        return self._rows(rows, there_KCB / there_KCB.sum(2, keepdims=True), "train", noise)
+        return self._rows(rows, used_KCB / used_KCB.sum(2, keepdims=True), "train", noise)
 
-    def _each(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
-        """One step's batches (C, B, ...) after another's, without padding where rows are mixed."""
+    def _by_step(self, steps: Batch) -> Iterator[tuple[Batch, None]]:
+        """Yields the batches (C, B, ...) of one step after another, without padding where rows are mixed."""
         mixes_rows = self.problem.mixes_rows
         for k in range(len(steps.labels)):
             B = int((steps.weights[k, 0] > 0).sum()) if mixes_rows else steps.labels.shape[2]
@@ -189,17 +188,17 @@ class VectorizedEngine(Engine):
     def _chunks(
         self, work: Work, clients_C: NDArray[np.int64], minibatches: Minibatches
     ) -> Iterator[tuple[Batch, Tensor | None]]:
-        """Batches (C, B, ...) of whole shards, and which clients still have rows, None where all have."""
+        """Yields batches (C, B, ...) of whole shards, with True for clients that still have rows, or None for all."""
         first_C, n_C = self.shards.offsets_N1[clients_C], self.shards.lengths(clients_C)
         longest = int(n_C.max())
         size = self._chunk_rows(work) or longest
         for k, i in enumerate(range(0, longest, size)):
             rows_B = np.arange(i, min(i + size, longest))
-            there_CB = rows_B < n_C[:, None]
-            begun_C = None if there_CB[:, 0].all() else torch.from_numpy(there_CB[:, 0].copy()).to(self.device)
-            rows = np.where(there_CB, rows_B, 0) + first_C[:, None]
+            used_CB = rows_B < n_C[:, None]
+            has_rows_C = None if used_CB[:, 0].all() else torch.from_numpy(used_CB[:, 0].copy()).to(self.device)
+            rows = np.where(used_CB, rows_B, 0) + first_C[:, None]
             noise = self._noise(minibatches.keys_C[:, None], np.array(k), np.arange(len(rows_B)))
-            yield _per_client(self._rows(rows, there_CB / n_C[:, None], "train", noise)), begun_C
+            yield _per_client(self._rows(rows, used_CB / n_C[:, None], "train", noise)), has_rows_C
 
 
 def _per_client(batch: Batch) -> Batch:
@@ -207,26 +206,26 @@ def _per_client(batch: Batch) -> Batch:
 
 
 def _sent(message: Any, clients: list[int], device: str) -> Any:
-    """The message to all clients: the same for all, but for what is addressed to each."""
+    """Returns the message to all clients, as PerClient tensors."""
 
-    def sent(node: Any) -> Any:
+    def per_client(node: Any) -> Any:
         if isinstance(node, Addressed):
-            mine = [node.of.get(client, node.default) for client in clients]
-            return pytree.tree_map(lambda *leaves: PerClient.stacked(torch.stack(leaves).to(device)), *mine)
+            parts = [node.of.get(client, node.default) for client in clients]
+            return pytree.tree_map(lambda *leaves: PerClient.stacked(torch.stack(leaves).to(device)), *parts)
         return PerClient.shared(node.to(device), len(clients)) if isinstance(node, Tensor) else node
 
-    return pytree.tree_map(sent, message, is_leaf=lambda node: isinstance(node, Addressed))
+    return pytree.tree_map(per_client, message, is_leaf=lambda node: isinstance(node, Addressed))
 
 
 def _folded(upload: Any, weights_C: Tensor, clients: list[int], rejected: Collection[int] = ()) -> Any:
-    """The weighted sum of uploads; what is gathered, of the clients that are not rejected."""
+    """Returns the weighted sum of the uploads, and gathered parts of the clients that are not rejected."""
     C = len(weights_C)
 
     def folded(leaf: Any) -> Any:
         if is_gathered(leaf):
-            those = [(c, client) for c, client in enumerate(clients) if client not in rejected]
-            return Gathered({client: _cpu(_client(leaf.of, c)) for c, client in those})
-        return PerClient.whatever(leaf, C).folded(weights_C).cpu()
+            accepted = [(c, client) for c, client in enumerate(clients) if client not in rejected]
+            return Gathered({client: _cpu(_client(leaf.of, c)) for c, client in accepted})
+        return PerClient.for_all(leaf, C).folded(weights_C).cpu()
 
     return pytree.tree_map(folded, upload, is_leaf=is_gathered)
 
@@ -242,43 +241,43 @@ def _started(phase: Phase[Any, Any, Any, Any], sent: Any, memory: Any) -> Any:
 
 
 def _stacked(trees: list[Any]) -> Any:
-    """One tree for all clients; plain values must be the same for all."""
+    """Returns one tree for all clients' trees, whose plain values must be the same for all."""
     return pytree.tree_map(
         lambda *leaves: PerClient.stacked(torch.stack(leaves)) if isinstance(leaves[0], Tensor) else leaves[0], *trees
     )
 
 
 def _each_client(leaf: Tensor, clients: int) -> Tensor:
-    """(C, ...)."""
-    known = PerClient.whatever(leaf, clients).known()
+    """Returns the tensors of all clients, stacked as (C, ...)."""
+    known = PerClient.for_all(leaf, clients).known()
     return known.tensor.expand(clients, *known.tensor.shape) if known.shared else known.tensor
 
 
 def _flat(leaf: Tensor, clients: int) -> Tensor:
-    """(C, numbers) of each client's tensor, or (1, numbers) if it is the same for all."""
-    known = PerClient.whatever(leaf, clients).known()
+    """Returns each client's tensor as a row (C, numbers), or as one row (1, numbers) if all clients share it."""
+    known = PerClient.for_all(leaf, clients).known()
     return known.tensor.reshape(1 if known.shared else clients, -1)
 
 
-def _where(begun_C: Tensor, new: Any, old: Any) -> Any:
-    """`new` for the clients that had rows in this batch, `old` for the others."""
+def _where(chosen_C: Tensor, new: Any, old: Any) -> Any:
+    """Returns the tree `new` for the clients that are True in `chosen_C`, and `old` for the others."""
 
     def chosen(a: Any, b: Any) -> Any:
         if not isinstance(a, Tensor):
             return a
-        before, after = (PerClient.whatever(leaf, len(begun_C)).known().tensor for leaf in (b, a))
-        return PerClient.stacked(torch.where(begun_C.view(-1, *[1] * a.dim()), after, before))
+        before, after = (PerClient.for_all(leaf, len(chosen_C)).known().tensor for leaf in (b, a))
+        return PerClient.stacked(torch.where(chosen_C.view(-1, *[1] * a.dim()), after, before))
 
     return pytree.tree_map(chosen, new, old)
 
 
 def _client(tree: Any, c: int) -> Any:
-    """One client's part."""
+    """Returns client c's part of a tree."""
 
-    def own(leaf: Any) -> Any:
+    def of_client(leaf: Any) -> Any:
         if not isinstance(leaf, PerClient):
             return leaf
         known = leaf.known()
         return (known.tensor if known.shared else known.tensor[c]).clone()
 
-    return pytree.tree_map(own, tree)
+    return pytree.tree_map(of_client, tree)

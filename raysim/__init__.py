@@ -1,4 +1,4 @@
-"""raysim: the mathematics and the nouns of cross-device federated min-max learning.
+"""The mathematics of cross-device federated min-max learning: algorithms, problems, models, data and devices.
 
 No Ray, no wall clock and no global random state below this package. Experiments are started from `cluster`.
 """

@@ -1,4 +1,4 @@
-"""What an algorithm is: a frozen record of hyper-parameters, whose phases of a round are pure functions."""
+"""An algorithm is a frozen record of hyper-parameters, whose phases of a round are pure functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Rate:
 
     Attributes:
         S, T: exponents of the clients per phase and of the rounds, in the term that noise dominates.
-        source: of the theorem.
+        source: where the theorem is stated.
     """
 
     S: Fraction

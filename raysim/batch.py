@@ -1,4 +1,4 @@
-"""A batch: rows of one client's shard, with the weight of each and the chance in it."""
+"""A batch: rows of one client's shard, with the weight and the random numbers of each row."""
 
 from typing import NamedTuple
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def gradients(f: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, ...]:
-    """Those of f(*at), a scalar, with respect to each argument; zeros where f does not depend on it.
+    """Returns the gradients of the scalar f(*at) with respect to each argument, zeros where f does not depend on it.
 
-    The same as torch.func.grad, which within torch.func.vmap is what is taken. Anywhere else plain autograd is: the
-    transform loads PyTorch's compiler, which is several seconds and 200 MB in each process that computes gradients.
-    What comes of autograd is detached.
+    The values are those of torch.func.grad, which is called within torch.func.vmap. Anywhere else plain autograd is
+    called, whose results are detached: torch.func.grad loads PyTorch's compiler, which costs several seconds and
+    200 MB in each process that computes gradients.
     """
     if torch._C._functorch.maybe_current_level() is not None:  # PyTorch has no public way to ask
         return tuple(torch.func.grad(f, argnums=tuple(range(len(at))))(*at))

@@ -1,4 +1,4 @@
-"""Counter-based chance: every random number is a pure function of (seed, purpose, counters).
+"""Counter-based randomness: every random number is a pure function of (seed, purpose, counters).
 
 Nothing here has state, so a draw never depends on what was drawn before, on the order of clients, on the number of
 workers or on which of them asks. A new purpose never shifts the numbers of another. The bits come from the SplitMix64
@@ -21,7 +21,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @cache
 def code(name: str) -> int:
-    """A stable 63-bit number for a name (Python's own hash differs between processes)."""
+    """Returns a stable 63-bit number for a name (Python's own hash differs between processes)."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 
 
@@ -32,30 +32,30 @@ def _mix(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def bits(seed: Seed, purpose: str, *counters: Counter) -> NDArray[np.uint64]:
-    """64 random bits for each element of the broadcast `counters` (round, phase code, client, draw, ...) and seeds."""
+    """Returns 64 random bits for each element of the broadcast `counters` (round, phase, client, ...) and seeds."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
         h = np.asarray(seed).astype(np.uint64)
-        for value in (code(purpose), *counters):
-            h = _mix(h * _GOLDEN + np.asarray(value).astype(np.uint64) + _GOLDEN)
+        for counter in (code(purpose), *counters):
+            h = _mix(h * _GOLDEN + np.asarray(counter).astype(np.uint64) + _GOLDEN)
     return h
 
 
 def uniform(seed: Seed, purpose: str, *counters: Counter) -> NDArray[np.float64]:
-    """Uniform numbers on [0, 1) with 53 random bits, shaped as the broadcast `counters` and seeds."""
+    """Returns uniform numbers on [0, 1) with 53 random bits, shaped as the broadcast `counters` and seeds."""
     return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(n: int, seed: int, purpose: str, *counters: Counter) -> NDArray[np.int64]:
-    """A uniform permutation of 0..n-1; one for each element of the broadcast `counters`, along a last axis."""
-    apart = (np.asarray(value)[..., None] for value in counters)
-    return np.argsort(bits(seed, purpose, *apart, np.arange(n)), axis=-1, kind="stable")
+    """Returns a uniform permutation of 0..n-1 for each element of the broadcast `counters`, along a last axis."""
+    columns = (np.asarray(value)[..., None] for value in counters)
+    return np.argsort(bits(seed, purpose, *columns, np.arange(n)), axis=-1, kind="stable")
 
 
 def sample(population: NDArray[np.int64], size: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
-    """`size` elements of `population`, uniform without replacement, in its order.
+    """Draws `size` elements of `population`, uniformly without replacement, and returns them in its order.
 
-    They stand at the first distinct ones of a sequence of independent uniform places, so that the cost does not grow
-    with the population.
+    The draw takes the first distinct places of a sequence of independent uniform places, so that its cost does not
+    grow with the population. A sample of more than a quarter takes the beginning of a permutation instead.
     """
     n = len(population)
     if 4 * size > n:
@@ -70,5 +70,5 @@ def sample(population: NDArray[np.int64], size: int, seed: int, purpose: str, *c
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A NumPy generator of its own stream, for one-off work (building a partition), never shared and never global."""
+    """Returns a new NumPy generator with a stream of its own, for one-off work such as building a partition."""
     return np.random.Generator(np.random.Philox(key=int(bits(seed, purpose, *counters))))

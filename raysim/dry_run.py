@@ -36,7 +36,7 @@ class DryRun:
     """Plays phases on zeros, once for each kind of phase and shape of message.
 
     Attributes:
-        problem: whose own functions a phase may call; its gradients count as zero.
+        problem: the problem whose functions a phase may call; its gradients count as zero.
         shape: shape of one row's inputs.
     """
 
@@ -49,18 +49,18 @@ class DryRun:
         return Traffic.of(message, previous, self.reply(phase, message).upload)
 
     def reply(self, phase: Phase[Any, Any, Any, Any], message: Any) -> Reply[Any]:
-        """Returns what a new client would return, as tensors that have a shape and no numbers.
+        """Returns the reply of a new client, as tensors that have a shape and no numbers.
 
         Raises ConfigError where the phase cannot be played.
         """
-        mine = addressed_to(None, message)
-        leaves, spec = pytree.tree_flatten(mine)
+        received = addressed_to(None, message)
+        leaves, spec = pytree.tree_flatten(received)
         shapes = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else None for leaf in leaves)
         key = (type(phase), phase.name, str(spec), shapes)
         if key not in self._replies:
             dtype = next((leaf.dtype for leaf in leaves if isinstance(leaf, Tensor)), torch.float32)
             try:
-                reply = self._played(phase, pytree.tree_map(_zeros, mine), self._zero_batch(dtype))
+                reply = self._play(phase, pytree.tree_map(_zeros, received), self._zero_batch(dtype))
             except Exception as error:
                 raise ConfigError(
                     "algorithm.name",
@@ -70,7 +70,7 @@ class DryRun:
             self._replies[key] = shapes_of(reply)
         return self._replies[key]
 
-    def _played(self, phase: Phase[Any, Any, Any, Any], sent: Any, batch: Batch) -> Reply[Any]:
+    def _play(self, phase: Phase[Any, Any, Any, Any], sent: Any, batch: Batch) -> Reply[Any]:
         problem, carry = _ZeroGradients(self.problem), phase.start(sent, None)
         for each in phase.passes:
             for _ in range(each.work.K if isinstance(each.work, LocalSteps) else 1):

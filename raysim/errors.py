@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def noted(where: str) -> Iterator[None]:
-    """Notes where an exception that is none of ours came through: the end of its traceback says so."""
+    """Adds a note that says where an exception passed, which its traceback ends with; RaysimErrors get none."""
     try:
         yield
     except RaysimError:
@@ -17,7 +17,7 @@ def noted(where: str) -> Iterator[None]:
 
 
 class RaysimError(Exception):
-    """Base of every error that is the user's to mend; the console script prints it as one line."""
+    """Base of every error that the user can mend; the console script prints it as one line."""
 
 
 class ConfigError(RaysimError):
@@ -37,7 +37,7 @@ class DataError(RaysimError):
 
 
 class PlacementError(RaysimError):
-    """More was asked of the machine or cluster than it has; the message shows the arithmetic.
+    """A demand that exceeds what the machine or cluster has; the message shows the arithmetic.
 
     Attributes:
         actors: how many were to be placed; 0 where more machines would not help.
@@ -70,7 +70,7 @@ class ClientError(RaysimError):
 
 
 class OutputError(RaysimError):
-    """A file that cannot be written; what was there before still is."""
+    """A file that cannot be written; an earlier file in its place is unchanged."""
 
 
 class Diverged(RaysimError):
@@ -90,7 +90,7 @@ class CheckpointError(RaysimError):
 
 
 class WorkerLost(RaysimError):
-    """A process that computes died, or did not answer, more often than its work is given to another."""
+    """A process that computes died, or did not answer, more often than its work is given again."""
 
 
 class ResultLost(RaysimError):
@@ -98,7 +98,7 @@ class ResultLost(RaysimError):
 
 
 class StoreFull(RaysimError):
-    """Ray's object store is full, and so is the disk that it puts the rest on, or nothing comes from it any more."""
+    """Ray's object store and the disk that it spills to are full, or nothing comes from the store any more."""
 
 
 class JobError(RaysimError):

@@ -1,4 +1,4 @@
-"""What travels between the server and the clients of a phase: blocks of work, the order, and partial sums of uploads.
+"""The exchange between the server and the clients of a phase: blocks of work, the order, and sums of uploads.
 
 Legend: C clients of a block, K local steps, B minibatch.
 """
@@ -17,7 +17,7 @@ from raysim.phase import Addressed, Gathered, Phase
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Holds what is drawn for one pass of some clients.
+    """Holds the random choices for one pass of some clients.
 
     Attributes:
         rows_CKB: for LocalSteps the row of each client's shard, counted from its start, -1 where the batch is short;
@@ -29,7 +29,7 @@ class Minibatches:
     keys_C: NDArray[np.uint64]
 
     def of(self, which: NDArray[np.intp] | slice) -> "Minibatches":
-        """Returns those of some of its clients."""
+        """Returns the minibatches of some of its clients."""
         return Minibatches(None if self.rows_CKB is None else self.rows_CKB[which], self.keys_C[which])
 
 
@@ -41,7 +41,7 @@ class Block:
         clients_C: client numbers, ascending.
         weights_C: aggregation weights.
         minibatches: for each pass of the phase.
-        keys_C: seeds of the noise in each client's upload, where it is private, uint64.
+        keys_C: seeds of the noise that makes each client's upload private, uint64.
     """
 
     clients_C: NDArray[np.int64]
@@ -83,19 +83,19 @@ class Order:
 
 
 def is_gathered(node: Any) -> bool:
-    """Returns True for a part that the server receives client by client; for traversals of uploads."""
+    """Returns True for a part that the server receives client by client, where an upload's tree is traversed."""
     return isinstance(node, Gathered)
 
 
 def addressed_to(client: int | None, message: Any) -> Any:
     """Returns the message as a client receives it; None stands for a client that no part is addressed to."""
 
-    def opened(node: Any) -> Any:
+    def received(node: Any) -> Any:
         if not isinstance(node, Addressed):
             return node
         return node.default if client is None else node.of.get(client, node.default)
 
-    return pytree.tree_map(opened, message, is_leaf=lambda node: isinstance(node, Addressed))
+    return pytree.tree_map(received, message, is_leaf=lambda node: isinstance(node, Addressed))
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -134,10 +134,10 @@ class Partial:
     def without(cls, upload: Any, client: int, bytes_up: int) -> "Partial":
         """Returns the partial of a single client whose upload cannot be used: zeros of weight 0."""
 
-        def nothing(leaf: Any) -> Any:
+        def zeros(leaf: Any) -> Any:
             return Gathered({}) if is_gathered(leaf) else torch.zeros_like(leaf, dtype=torch.float64).cpu()
 
-        return cls(pytree.tree_map(nothing, upload, is_leaf=is_gathered), 0.0, bytes_up, (client,))
+        return cls(pytree.tree_map(zeros, upload, is_leaf=is_gathered), 0.0, bytes_up, (client,))
 
     def __add__(self, other: "Partial") -> "Partial":
         total = pytree.tree_map(_sum, self.total, other.total, is_leaf=is_gathered)
@@ -145,7 +145,7 @@ class Partial:
         return Partial(total, self.weight + other.weight, self.bytes_up + other.bytes_up, rejected)
 
     def mean(self, dtype: torch.dtype) -> Any:
-        """Returns the weighted mean upload, back in the model's dtype."""
+        """Returns the weighted mean of the uploads, sum_i w_i u_i / sum_i w_i, in the model's dtype."""
 
         def mean(leaf: Any) -> Any:
             return leaf if is_gathered(leaf) else (leaf.double() / self.weight).to(dtype)
@@ -154,11 +154,11 @@ class Partial:
 
 
 def pairwise_sum(partials: Iterable[Partial]) -> Partial:
-    """Adds partials up by twos, their sums by twos again, and so on; what is left over from right to left.
+    """Adds partials up in pairs, their sums in pairs again, and so on; sums that have no pair from right to left.
 
     Any 2^k consecutive partials that begin at a multiple of 2^k may be added up elsewhere first: it changes no bit.
     """
-    sums: list[tuple[int, Partial]] = []  # of 2^k partials, k falling
+    sums: list[tuple[int, Partial]] = []  # (k, sum of 2^k partials), k falling
     for partial in partials:
         k = 0
         while sums and sums[-1][0] == k:

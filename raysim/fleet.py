@@ -1,4 +1,4 @@
-"""A fleet takes a phase's blocks and gives back their sum. It is all the server sees of clients."""
+"""A fleet computes the blocks of a phase and returns their sum. It is all that the server sees of clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -8,42 +8,44 @@ from raysim.exchange import Block, Order, Partial
 from raysim.problems import Pool
 
 Memory = Mapping[int, Any]
-# A client's metrics by split and name; nothing in a split that it has no rows of.
+# A client's metrics by split and name; a split of which the client has no rows is left out.
 ClientMetrics = Mapping[Split, Mapping[str, float | None]]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Fleet(Protocol):
     """Runs client halves. Memory travels with the work: handles go in and come out, and the server commits them."""
 
     def run(self, order: Order, blocks: Sequence[Block], memory: Memory) -> tuple[Partial, Memory]:
-        """The pairwise sum of what the blocks' clients upload, and handles of their new memory.
+        """Returns the pairwise sum of the uploads of the blocks' clients, and handles of their new memory.
 
         Args:
             order: the phase and its message, the same for all.
-            blocks: who computes what.
-            memory: handles by client number, for those who have any; opaque to the caller.
+            blocks: the clients, and the minibatches of each.
+            memory: handles by client number, for clients that have memory; opaque to the caller.
+
+        Raises ClientError where a client's code fails or its upload cannot be used and is not to be rejected.
         """
 
     def evaluate_models(
         self, order: Order, blocks: Sequence[Block], memory: Memory, splits: Sequence[Split]
     ) -> Sequence[ClientMetrics]:
-        """Metrics of each client's own model on its own rows, in the order of the blocks' clients.
+        """Returns the metrics of each client's own model on its own rows, in the order of the blocks' clients.
 
         Args:
-            order: a phase whose uploads are the models; nothing is remembered of it.
+            order: a phase whose uploads are the models; the clients remember nothing of it.
             blocks, memory: as for `run`.
-            splits: what is evaluated on.
+            splits: the splits whose rows are evaluated on.
         """
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
-        """The memories that these handles stand for."""
+        """Returns the memories that the handles stand for, by client number."""
 
     def keep(self, memories: Mapping[int, Any]) -> Memory:
-        """Handles for these memories."""
+        """Stores memories and returns their handles, by client number."""
 
     def pool(self, split: Split) -> Pool:
-        """All rows of "train" or "test", in the file's order."""
+        """Returns all rows of "train" or "test", in the file's order."""
 
-    def in_background(self, work: Callable[[], Made]) -> Callable[[], Made]:
-        """Starts work that asks pools while rounds are run. Returns a call that waits for its result or exception."""
+    def in_background(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Starts work that asks pools while rounds are run. Returns a function that waits for its result or error."""

@@ -36,7 +36,7 @@ CHUNK_ROWS = 500
 
 
 def inception_score(log_p_RC: NDArray[np.float64], splits: int) -> tuple[float, float]:
-    """exp of the mean KL divergence of p(c|image) from its mean over a split: mean and standard deviation over splits.
+    """Returns the mean and the standard deviation over splits of exp(E_image KL(p(c|image) || E_image p(c|image))).
 
     Args:
         log_p_RC: log-probabilities of the classes. The splits are disjoint runs of rows, as equal as can be.
@@ -45,7 +45,7 @@ def inception_score(log_p_RC: NDArray[np.float64], splits: int) -> tuple[float, 
     for log_p in np.array_split(log_p_RC, splits):
         p = np.exp(log_p)
         marginal = p.mean(axis=0)
-        # A class that no image is given has no part in the sum, as the limit of p log p says.
+        # A class that has probability 0 adds nothing to the sum, as the limit of p log p says.
         ratios = log_p - np.log(np.where(marginal > 0, marginal, 1))
         scores.append(np.exp((p * np.where(p > 0, ratios, 0)).sum(axis=1).mean()))
     return float(np.mean(scores)), float(np.std(scores))
@@ -53,10 +53,10 @@ def inception_score(log_p_RC: NDArray[np.float64], splits: int) -> tuple[float, 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """The first two moments of features.
+    """A normal distribution, with the first two moments of features.
 
     Attributes:
-        mean_F, cov_FF: float64.
+        mean_F, cov_FF: the mean and the covariance, float64.
     """
 
     mean_F: NDArray[np.float64]
@@ -67,13 +67,16 @@ class Gaussian:
         return cls(features_RF.mean(axis=0), np.cov(features_RF, rowvar=False))
 
     def distance(self, other: "Gaussian") -> float:
-        """The squared Frechet (Wasserstein-2) distance of the two normal distributions: the FID of their images."""
+        """Returns the squared Frechet (Wasserstein-2) distance to another normal distribution, the FID of their images.
+
+        The distance is |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), with means m and covariances C.
+        """
         root = _square_root(self.cov_FF)
-        # The eigenvalues of the product of both covariances, by way of a symmetric matrix that has the same.
-        shared = np.linalg.eigvalsh(root @ other.cov_FF @ root)
-        apart = float(((self.mean_F - other.mean_F) ** 2).sum())
+        # The eigenvalues of the product C1 C2 are those of this symmetric matrix.
+        eigenvalues = np.linalg.eigvalsh(root @ other.cov_FF @ root)
+        between_means = float(((self.mean_F - other.mean_F) ** 2).sum())
         traces = float(np.trace(self.cov_FF) + np.trace(other.cov_FF))
-        return apart + traces - 2 * float(np.sqrt(np.maximum(shared, 0)).sum())
+        return between_means + traces - 2 * float(np.sqrt(np.maximum(eigenvalues, 0)).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +86,9 @@ class Classifier:
     It pickles as the name of its file.
 
     Attributes:
-        path: of the file.
-        accuracy: on the data's test rows; None if there are none.
-        real: its features of the train rows.
+        path: the file.
+        accuracy: share of the data's test rows that it classifies correctly; None if there are none.
+        real: the distribution of its features on the training rows.
     """
 
     path: Path
@@ -95,14 +98,14 @@ class Classifier:
 
     @classmethod
     def trained(cls, shards: Shards, epochs: int, cache: Path, report: Callable[[str], None]) -> "Classifier":
-        """The classifier for this data, from the cache or trained now, which takes minutes and is reported.
+        """Returns the classifier for this data, from the cache or trained now, which takes minutes and is reported.
 
-        It is the same however the rows are dealt to clients.
+        The classifier does not depend on how the rows are dealt to clients.
 
         Raises:
             ConfigError: the rows are no images.
             DataError: the cache cannot be read.
-            OutputError: it cannot be written.
+            OutputError: the classifier cannot be written.
         """
         if len(shards.shape) != 3:
             raise ConfigError("data.name", f"images (channels, height, width) are needed, not rows of {shards.shape}")
@@ -116,7 +119,7 @@ class Classifier:
 
     @classmethod
     def open(cls, path: Path) -> "Classifier":
-        """Raises DataError if the file is missing or damaged."""
+        """Reads a classifier from its file. Raises DataError if the file is missing or damaged."""
         try:
             saved = torch.load(path, weights_only=True)
             real = Gaussian(saved["mean_F"].numpy(), saved["cov_FF"].numpy())
@@ -128,10 +131,14 @@ class Classifier:
         return Classifier.open, (self.path,)
 
     def judge(self, images: Tensor) -> Tensor:
-        """(R, channels, height, width), scaled as the data, to (R, C + F): log-probabilities, then features."""
+        """Returns the log-probabilities, then the features of images, (R, C + F).
+
+        Args:
+            images: (R, channels, height, width), scaled as the data.
+        """
         with torch.no_grad():
-            given = images.to(dtype=torch.float32, memory_format=torch.channels_last)
-            return torch.cat([_judged(self._net.to(images.device), part) for part in given.split(CHUNK_ROWS)])
+            single = images.to(dtype=torch.float32, memory_format=torch.channels_last)
+            return torch.cat([_judge(self._net.to(images.device), chunk) for chunk in single.split(CHUNK_ROWS)])
 
     @cached_property
     def _net(self) -> nn.Module:
@@ -142,7 +149,7 @@ class Classifier:
 
 
 def _resnet18(channels: int, classes: int) -> nn.Module:
-    """torchvision's, with another number of channels coming in."""
+    """Returns torchvision's ResNet-18 for images of another number of channels."""
     import torchvision  # takes a second, and only GANs need it
 
     net: nn.Module = torchvision.models.resnet18(num_classes=classes)
@@ -150,8 +157,8 @@ def _resnet18(channels: int, classes: int) -> nn.Module:
     return net.to(memory_format=torch.channels_last)
 
 
-def _judged(net: nn.Module, images: Tensor) -> Tensor:
-    """What the last layer gets is the features."""
+def _judge(net: nn.Module, images: Tensor) -> Tensor:
+    """Returns log-probabilities and features of images, (R, C + F); the features are the last layer's inputs."""
     *body, last = net.children()
     features = nn.Sequential(*body)(images).flatten(1)
     return torch.cat([torch.log_softmax(last(features), dim=1), features], dim=1)
@@ -179,8 +186,8 @@ def _train(shards: Shards, order: NDArray[np.int64], epochs: int, path: Path, re
     net.eval()
     accuracy = None
     if len(shards.test):
-        found = np.argmax(_all(net, shards, np.arange(len(shards.test)), "test")[:, :-FEATURES], axis=1)
-        accuracy = float((found == shards.test.labels).mean())
+        predicted = np.argmax(_all(net, shards, np.arange(len(shards.test)), "test")[:, :-FEATURES], axis=1)
+        accuracy = float((predicted == shards.test.labels).mean())
         report(f"classifier: accuracy {accuracy:.4f} on {len(shards.test):,} test images")
     real = Gaussian.of(_all(net, shards, order, "train")[:, -FEATURES:])
     saved = {
@@ -199,12 +206,12 @@ def _all(net: nn.Module, shards: Shards, rows: NDArray[np.int64], split: str) ->
     with torch.no_grad():
         for i in range(0, len(rows), CHUNK_ROWS):
             images = shards.inputs(rows[i : i + CHUNK_ROWS], split)  # type: ignore[arg-type]
-            made.append(_judged(net, images.to(memory_format=torch.channels_last)).double().numpy())
+            made.append(_judge(net, images.to(memory_format=torch.channels_last)).double().numpy())
     return np.concatenate(made)
 
 
 def _canonical(shards: Shards) -> tuple[NDArray[np.int64], str]:
-    """The train rows in an order that is theirs, whatever clients they are dealt to, and a digest of the data."""
+    """Returns the training rows in the order of their content, whichever client has them, and a digest of the data."""
     digests = {}
     for split in (shards.train, shards.test):
         digests[id(split)] = [

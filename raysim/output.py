@@ -11,15 +11,15 @@ from raysim.errors import OutputError
 
 
 def write_whole(path: Path, data: bytes, durable: bool = False) -> None:
-    """Writes a file, in the place of one that may be there, so that no reader and no crash meets half of it.
+    """Writes a file, or replaces it, so that no reader and no crash ever meets half of it.
 
     Args:
-        path: in a folder that exists.
-        data: all of it.
-        durable: waits until it would outlast a power cut, which takes milliseconds.
+        path: the file, in a folder that exists.
+        data: the bytes of the whole file.
+        durable: waits until the file would outlast a power cut, which takes milliseconds.
 
     Raises:
-        OutputError: it cannot be written; what was there before still is.
+        OutputError: the file cannot be written; an earlier file in its place is unchanged.
     """
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -40,9 +40,9 @@ def write_whole(path: Path, data: bytes, durable: bool = False) -> None:
 
 @contextlib.contextmanager
 def folder_whole(folder: Path) -> Iterator[Path]:
-    """A folder to write files into, which appears as `folder` after the block, complete, or not at all.
+    """Yields a folder to write files into, which appears as `folder` after the block, complete, or not at all.
 
-    Of several processes that make the same one wins, whose folder is as good as the others'. Raises OSError.
+    Where several processes make the same folder, the first one's appears and the others' are dropped. Raises OSError.
     """
     unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
@@ -61,7 +61,7 @@ def folder_whole(folder: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in it would outlast a power cut."""
+    """Waits until the names in a folder would outlast a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

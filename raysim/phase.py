@@ -38,8 +38,8 @@ class Same:
 class LocalSteps:
     """Takes K steps on minibatches that are reshuffled for each (round, phase, client).
 
-    A fresh permutation of the shard is stepped through without replacement, and its last batch may be short. When it is
-    used up the shard is permuted again. A shard smaller than `batch` is one batch.
+    The steps go through a fresh permutation of the shard without replacement, and its last batch may be short. When
+    the permutation is used up the shard is permuted again. A shard smaller than `batch` is one batch.
 
     Attributes:
         K: number of steps.
@@ -70,12 +70,12 @@ Work = LocalSteps | WholeShard
 
 @dataclass(frozen=True)
 class Pass(Generic[Message, Carry]):
-    """Describes what a client steps through.
+    """Describes the batches that a client steps through, and the step.
 
     Attributes:
         work: the batches.
         step: maps (problem, message, carry, batch) to the carry after one of them.
-        evaluations: gradients that the step computes for each row, which decide how long a device's task takes.
+        evaluations: number of gradients that the step computes for each row, which decides how long a task takes.
     """
 
     work: Work
@@ -84,7 +84,7 @@ class Pass(Generic[Message, Carry]):
 
 
 class Installed(NamedTuple):
-    """Marks a part of a message that clients have from the start, as an app ships it: nothing of it is downloaded."""
+    """Marks a part of a message that clients have from the start, as an app ships it, and do not download."""
 
     of: Any
 
@@ -112,14 +112,14 @@ class Gathered(NamedTuple):
 
 
 class Reply(NamedTuple, Generic[Upload]):
-    """Holds what `finish` returns: the tensors for the server, and what the client keeps until it is next called."""
+    """Holds the result of `finish`: the tensors for the server, and what the client remembers until its next call."""
 
     upload: Upload
     memory: Any = None
 
 
 class Phase(ABC, Generic[State, Message, Carry, Upload]):
-    """One exchange of a round: both halves of it. State, Message, Carry and Upload are trees of tensors and numbers.
+    """One exchange of a round, both halves of it. State, Message, Carry and Upload are trees of tensors and numbers.
 
     Attributes:
         name: identifies the phase's random streams, wherever in the round it stands; unique within a round.
@@ -158,7 +158,7 @@ class Phase(ABC, Generic[State, Message, Carry, Upload]):
 
     @abstractmethod
     def start(self, sent: Message, memory: Any) -> Carry:
-        """Client: returns what is carried from step to step."""
+        """Client: returns the carry, which goes from step to step."""
 
     @abstractmethod
     def finish(self, sent: Message, carry: Carry) -> Reply[Upload]:
@@ -183,7 +183,7 @@ class SinglePass(Phase[State, Message, Carry, Upload]):
 
     @property
     def evaluations(self) -> float:
-        """Gradients that a client computes for each row, which decide how long a device's task takes."""
+        """The number of gradients that a client computes for each row, which decides how long a device's task takes."""
         return 1.0
 
     @property

@@ -12,14 +12,14 @@ from raysim.domain import Domain
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """z = (x, y), or anything of the same shape: a gradient, a direction, an estimate.
+    """A pair z = (x, y), or anything of the same shape: a gradient, a direction, an estimate.
 
     Attributes:
         x: primal block, shape (D_x,).
         y: dual block, shape (D_y,).
-        domain: what y is confined to, None being everything. A point knows it, a difference or a gradient does not.
-            Steps from a point end in it, so that every algorithm projects after each local step and each step of the
-            server; a mean of points lies in it by itself.
+        domain: the convex set that y is confined to; None is the whole space. A point has it, a difference or a
+            gradient has None. Steps from a point are projected onto it, so that every algorithm projects after each
+            local step and each step of the server; a mean of points lies in a convex set by itself.
     """
 
     x: Tensor
@@ -36,11 +36,11 @@ class Point:
         return Point(scale * self.x, scale * self.y)
 
     def descent_ascent(self, d: "Point", eta: float, gamma: float) -> "Point":
-        """(x - eta d_x, y + gamma d_y): the simultaneous step every algorithm takes, d being an un-negated gradient."""
+        """Returns (x - eta d_x, y + gamma d_y), the step of every algorithm, where d is a gradient, not negated."""
         return self._at(self.x - eta * d.x, self.y + gamma * d.y)
 
     def towards(self, other: "Point", eta: float, gamma: float) -> "Point":
-        """eta of the way to `other` in x and gamma of it in y: a server's step, beyond it where they are above 1."""
+        """Returns (x + eta (x' - x), y + gamma (y' - y)), a server's step towards `other`, which is (x', y')."""
         return self._at(self.x + eta * (other.x - self.x), self.y + gamma * (other.y - self.y))
 
     def zeros_like(self) -> "Point":
@@ -50,7 +50,7 @@ class Point:
         return Point(self.x.to(dtype), self.y.to(dtype), self.domain)
 
     def norm(self) -> float:
-        """The Euclidean norm of the pair."""
+        """Returns the Euclidean norm of the pair, sqrt(|x|^2 + |y|^2)."""
         return float(torch.linalg.vector_norm(torch.cat((self.x, self.y))))
 
     def _at(self, x: Tensor, y: Tensor) -> "Point":

@@ -1,9 +1,9 @@
-"""Names to classes, and settings to constructor arguments.
+"""Registries map names to classes, and the settings of a configuration to constructor arguments.
 
-A config key is a keyword of the constructor of the thing it configures: there is no second schema. A class is found by
-its registered name or, for a user's own, by ``package.module:Name``. Its settings are checked against the constructor's
-annotations, strictly: a number in quotes is not a number, and an unknown key is an error that names the nearest known
-one.
+A config key is a keyword of the constructor of the thing that it configures: there is no second schema. A class is
+found by its registered name or, for a user's own, by ``package.module:Name``. Its settings are checked against the
+constructor's annotations, strictly: a number in quotes is not a number, and an unknown key is an error that names the
+nearest known one.
 """
 
 import difflib
@@ -33,7 +33,7 @@ class Registry:
         kind: the word for an entry, which is also its section in a configuration ("algorithm").
         entries: the registered classes.
         injected: constructor keywords that the simulator supplies, so that they are no settings.
-        base: what every entry derives from, a user's own too.
+        base: the class that every entry derives from, also a user's own.
     """
 
     kind: str
@@ -42,26 +42,32 @@ class Registry:
     base: type = object
 
     def find(self, name: str, key: str | None = None) -> type:
-        """The class called `name`; `key` is the configuration path to blame."""
+        """Returns the class called `name`. Raises ConfigError at the path `key` where there is none."""
         key = key or f"{self.kind}.name"
         if ":" in name:
-            found = _imported(name, key)
-            if not issubclass(found, self.base):
+            cls = _import(name, key)
+            if not issubclass(cls, self.base):
                 raise ConfigError(key, f"{name!r} does not derive from {self.base.__module__}.{self.base.__name__}")
-            return found
+            return cls
         if name not in self.entries:
             raise ConfigError(key, f"there is no {self.kind} {name!r}{nearest(name, self.entries)}")
         return self.entries[name]
 
     def settings(self, name: str, given: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
-        """`given`, checked against the constructor and completed with its defaults."""
+        """Returns the settings `given`, checked against the constructor and completed with its defaults.
+
+        Raises ConfigError at the path of the first fault.
+        """
         key = key or self.kind
         model = _model(self.find(name, f"{key}.name"), frozenset(self.injected))
         checked = validated(model, given, key, owner=name)
         return {field: getattr(checked, field) for field in model.model_fields}
 
     def build(self, name: str, settings: Mapping[str, Any], key: str | None = None, **supplied: Any) -> Any:
-        """The instance: checked settings plus those of the `supplied` arguments that its constructor takes."""
+        """Returns an instance, made of checked settings and those `supplied` arguments that its constructor takes.
+
+        Raises ConfigError at the path of the first fault.
+        """
         key = key or self.kind
         cls = self.find(name, f"{key}.name")
         takes = _parameters(cls)
@@ -72,16 +78,16 @@ class Registry:
             raise _blame(error, cls, arguments, key, name) from None
 
     def takes(self, name: str, keyword: str) -> bool:
-        """Whether the constructor of the class called `name` has this keyword."""
+        """Returns True if the constructor of the class called `name` has this keyword."""
         return keyword in _parameters(self.find(name))
 
     def lines(self) -> list[tuple[str, str]]:
-        """(name, first line of the docstring) of each entry."""
+        """Returns (name, first line of the docstring) of each entry."""
         return [(name, (inspect.getdoc(cls) or "").split("\n", 1)[0]) for name, cls in self.entries.items()]
 
 
 def validated(model: type[BaseModel], given: Mapping[str, Any], key: str, owner: str) -> Any:
-    """`given` as an instance of `model`, or its worst fault as a ConfigError with the dotted path.
+    """Returns `given` as an instance of `model`. Raises ConfigError, with the dotted path of the fault to mend first.
 
     The check is made on JSON, whose strict mode takes a list for a tuple but no string for a number.
     """
@@ -93,7 +99,7 @@ def validated(model: type[BaseModel], given: Mapping[str, Any], key: str, owner:
 
 
 def plain(value: Any, path: str = "") -> Any:
-    """A copy of `value` in dicts, lists, text and numbers. Raises ConfigError where it holds anything else."""
+    """Returns a copy of `value` in dicts, lists, text and numbers. Raises ConfigError where it holds anything else."""
     try:
         if isinstance(value, Mapping):
             return {str(key): plain(inner, _dotted(path, key)) for key, inner in value.items()}
@@ -108,7 +114,7 @@ def plain(value: Any, path: str = "") -> Any:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The end of an error message: the known name closest to `name`, or all of them."""
+    """Returns the end of an error message: the known name closest to `name`, or all of them."""
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     if close:
@@ -116,10 +122,10 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; known: {', '.join(known)}" if known else ""
 
 
-# What pydantic calls a key that a model, or a dataclass, does not have.
+# The types of error by which pydantic reports a key that a model, or a dataclass, does not have.
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
-# Where pydantic speaks of JSON or Python, and a configuration of YAML.
+# Messages for the types of error whose own message speaks of JSON or Python: a configuration is YAML.
 _WORDS = {
     "model_type": "should be a section of its own, keys and values",
     "dict_type": "should be keys and values",
@@ -130,7 +136,7 @@ _WORDS = {
 
 
 def _blame(error: ValidationError, model: type, given: Any, key: str, owner: str) -> ConfigError:
-    """The fault to mend first: an unknown key before the missing one that it was perhaps meant to be."""
+    """Returns the error for the fault to mend first: an unknown key before the missing key that it may stand for."""
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     place = _place(fault, given)
@@ -145,18 +151,18 @@ def _blame(error: ValidationError, model: type, given: Any, key: str, owner: str
 
 
 def _place(fault: Any, given: Any) -> list[str | int]:
-    """Where in `given` a fault is, without the names that pydantic gives to the branches of a union."""
+    """Returns the path of a fault in `given`, without the names that pydantic gives to the branches of a union."""
     place: list[str | int] = []
     for part in fault["loc"]:
-        inside = part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int)
-        if inside:
+        in_tree = part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int)
+        if in_tree:
             given = given[part]
             place.append(part)
     return [*place, fault["loc"][-1]] if fault["type"] in ("missing", "missing_argument") else place
 
 
 def _known(model: Any, place: list[str | int]) -> list[str]:
-    """The keys of the section that the last part of `place` is in."""
+    """Returns the keys of the section that the last part of `place` is in."""
     for part in place[:-1]:
         field = _fields(model).get(str(part))
         kind = field.annotation if field else None
@@ -165,7 +171,7 @@ def _known(model: Any, place: list[str | int]) -> list[str]:
 
 
 def _fields(model: Any) -> Mapping[str, Any]:
-    """Those of a pydantic model or dataclass, by name."""
+    """Returns the fields of a pydantic model or dataclass, by name."""
     return getattr(model, "model_fields", None) or getattr(model, "__pydantic_fields__", None) or {}
 
 
@@ -178,24 +184,24 @@ def _dotted(*parts: str | int) -> str:
     return ".".join(str(part) for part in parts if part != "")
 
 
-def _imported(name: str, key: str) -> type:
+def _import(name: str, key: str) -> type:
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise ConfigError(key, f"{name!r} is not of the form package.module:Name")
     if os.getcwd() not in sys.path:  # a console script, unlike python -m, leaves the working directory out
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        imported = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:  # the module is the user's, and may fail in any way
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(key, f"cannot import {module!r} for {name!r} ({cause})") from error
-    if not isinstance(found, type):
+    if not isinstance(imported, type):
         raise ConfigError(key, f"{module!r} has no class {attribute!r}")
-    return found
+    return imported
 
 
 def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
-    """The constructor's parameters. inspect.signature(cls) would be the base's, where that is a pydantic dataclass."""
+    """Returns the constructor's parameters, where inspect.signature(cls) would give those of a pydantic base."""
     owner = _owner(cls)
     if "__signature__" in vars(owner):
         return inspect.signature(owner).parameters
@@ -204,12 +210,12 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 
 
 def _owner(cls: type) -> type:
-    """The class that the constructor of `cls` comes from."""
+    """Returns the class that the constructor of `cls` comes from."""
     return next(base for base in cls.__mro__ if "__init__" in vars(base))
 
 
 def _model(cls: type, injected: frozenset[str]) -> type[BaseModel]:
-    """A pydantic model of `cls`'s constructor keywords, without the injected ones."""
+    """Returns a pydantic model of the keywords of `cls`'s constructor, without the injected ones."""
     annotated = cls if "__dataclass_fields__" in vars(_owner(cls)) else cls.__init__  # type: ignore[misc]
     hints = typing.get_type_hints(annotated, include_extras=True)
     fields: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Bytes on the wire: the one place where they are counted."""
+"""Bytes on the wire are counted here, and nowhere else."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ class Traffic:
 
     Attributes:
         down: bytes of the message.
-        held: bytes of the message that a client which got the round's previous message has already.
+        held: bytes of the message that a client which received the round's previous message has already.
         up: bytes of the upload.
     """
 
@@ -30,9 +30,9 @@ class Traffic:
 
     @classmethod
     def of(cls, message: Any, previous: Any, upload: Any) -> "Traffic":
-        """Counts from a message, the message of the round's previous phase (None before the first), and an upload."""
-        known = {id(leaf) for leaf in _moved(previous)}
-        held = sum(_bytes(leaf) for leaf in _moved(message) if id(leaf) in known)
+        """Counts the bytes of a message and an upload; `previous` is the message of the phase before, or None."""
+        known = {id(leaf) for leaf in _transferred(previous)}
+        held = sum(_bytes(leaf) for leaf in _transferred(message) if id(leaf) in known)
         return cls(size_bytes(message), held, size_bytes(upload))
 
 
@@ -46,13 +46,13 @@ def size_bytes(sent: Any) -> int:
 
     Scalars (step sizes, counts) are ignored, as in the papers, and so is what clients have installed.
     """
-    return sum(_bytes(part) for part in _moved(sent))
+    return sum(_bytes(part) for part in _transferred(sent))
 
 
 def stored_bytes(tree: Any, clients: int) -> int:
     """Counts the bytes in memory of a message to so many clients, or of the sum of their uploads."""
 
-    def stored(node: Any) -> int:
+    def bytes_of(node: Any) -> int:
         if isinstance(node, Addressed):
             return (clients + 1) * stored_bytes(node.default, clients)
         if is_gathered(node):
@@ -60,10 +60,10 @@ def stored_bytes(tree: Any, clients: int) -> int:
         return _bytes(node) if isinstance(node, Tensor) else 0
 
     nodes = pytree.tree_leaves(tree, is_leaf=lambda node: isinstance(node, Addressed) or is_gathered(node))
-    return sum(map(stored, nodes))
+    return sum(map(bytes_of, nodes))
 
 
-def _moved(sent: Any) -> list[Tensor]:
+def _transferred(sent: Any) -> list[Tensor]:
     """Returns the tensors that are on the wire, of one client."""
     parts = pytree.tree_leaves(addressed_to(None, sent), is_leaf=lambda node: isinstance(node, Installed))
     return [part for part in parts if isinstance(part, Tensor)]

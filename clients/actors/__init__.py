@@ -1,1 +1,1 @@
-"""Client halves on Ray actors: the actors, the tasks that they are given, and the fleet that the server sees."""
+"""Client halves on Ray actors: the actors, their tasks, and the fleet that the server sees."""

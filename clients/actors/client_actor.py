@@ -1,4 +1,4 @@
-"""The Ray actor around an engine."""
+"""The Ray actor that runs an engine."""
 
 import copy
 import threading
@@ -25,31 +25,31 @@ from raysim.problems.pool import Function
 
 @ray.remote(concurrency_groups={"evaluation": 1, "control": 1})  # type: ignore[call-overload]
 class ClientActor:
-    """Plays the clients it is asked to: stateless but for the engine, whose shard file is memory-mapped.
+    """Plays any client that it is asked to. Its only state is the engine, whose shard file is memory-mapped.
 
-    It evaluates in another thread than its rounds.
+    Evaluations run in another thread than rounds.
 
     Args:
-        engine: pickled, since its shards can only be opened once they are on this node.
-        shards: brings them there.
-        threads: of torch.
+        engine: the engine, pickled, since its shards can only be opened once they are on this node.
+        shards: the delivery that brings the shards to the node.
+        threads: number of torch threads.
     """
 
     def __init__(self, engine: bytes, shards: Delivery, threads: int) -> None:
         torch.set_num_threads(threads)
         shards.arrive()
         self._engine: Engine = cloudpickle.loads(engine)
-        # With a network of its own: modules are not safe to call from two threads with different weights.
+        # Evaluations have a network of their own: two threads must not call one module with different weights.
         self._evaluating: Engine = replace(self._engine, problem=copy.deepcopy(self._engine.problem))
-        self._at_work: set[int] = set()  # its threads that are
+        self._at_work: set[int] = set()  # identifiers of the threads that work
 
     @ray.method(concurrency_group="control")
     def ready(self) -> None:
-        """Returns once the actor stands, whatever it is doing."""
+        """Returns once the actor has started, whatever it is doing."""
 
     @ray.method(concurrency_group="control")
     def idle(self) -> bool:
-        """Returns True if it has nothing to work on, also where what it is to work on has not come."""
+        """Returns True if no thread is working, also where the inputs of a task have not arrived."""
         return not self._at_work
 
     @contextmanager
@@ -78,7 +78,7 @@ class ClientActor:
         given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True))
         with self._work():
             return [
-                found for block in blocks for found in self._evaluating.evaluate_models(order, block, given, splits)
+                metrics for block in blocks for metrics in self._evaluating.evaluate_models(order, block, given, splits)
             ]
 
     @ray.method(concurrency_group="evaluation")

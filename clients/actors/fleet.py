@@ -31,21 +31,21 @@ from raysim.errors import Stopped
 from raysim.exchange import Block, Order, Partial, clients_of, pairwise_sum
 from raysim.fleet import ClientMetrics, Memory
 
-# Tasks that a shared actor has at once: the second waits at the actor, so it never idles for a round trip.
+# Tasks that a shared actor has at once: the second waits at the actor, which is then never idle for a round trip.
 IN_FLIGHT = 2
-# Of the tasks under way, those that are waited for: the oldest, since to ask Ray for one of many takes time for each.
+# The number of running tasks, the oldest, that are waited for: waiting for one of many costs Ray time for each.
 WINDOW = 1000
-# Clients whose memory is brought at a time.
+# Clients whose memory is fetched at a time.
 TOGETHER = 1000
-# Seconds between two lines about actors that are waited for.
+# Seconds between two notices about actors that have not started.
 TELL_S = 30.0
-# Tasks for each shared actor in a phase, at least, as far as there are blocks: fewer would leave some idle at the end,
-# and each one costs milliseconds for its message and sums.
+# The fewest tasks for each shared actor in a phase, where there are enough blocks: fewer would leave some actors idle
+# at the end, and each task costs milliseconds for its message and sums.
 TASKS_PER_ACTOR = 2
 
 WAITING = Gauge("raysim_tasks_waiting", "Tasks of the phase that no client actor has yet.", ("run",))
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def own_namespace() -> str:
@@ -55,15 +55,15 @@ def own_namespace() -> str:
 
 @dataclass(frozen=True)
 class RayFleet:
-    """Handles of the client actors. It can be handed to another actor.
+    """The fleet of client actors, as their handles. It can be sent to another actor.
 
     Attributes:
-        actors: all of them.
-        per_actor: with a number, client i runs on actor i // per_actor and on no other.
-        shards: whose rows are evaluated on.
+        actors: the handles of all client actors.
+        per_actor: None for shared actors; with a number, client i runs on actor i // per_actor and on no other.
+        shards: the data, whose labels evaluations read here.
         timeout_s, retries: see Supervisor.
         run_name: name of the run, for people.
-        source: the actor that sends files to other nodes; None where there are none.
+        source: the actor that sends files to other nodes; None where there are no other nodes.
     """
 
     actors: Sequence[Any]
@@ -85,28 +85,28 @@ class RayFleet:
         stop: threading.Event | None = None,
         within_s: float = START_S,
     ) -> "RayFleet":
-        """Starts the actors and waits until they stand.
+        """Starts the actors and waits until they have started.
 
         Args:
-            engine: which all of them run.
-            config: what each of them reserves.
-            placement: how many there are, and where.
-            run: its name, which people see in those of the actors.
-            notice: is told what is waited for.
-            stop: once it is set, they are waited for no longer.
-            within_s: how long they may take, which includes waiting for room on the cluster and for data.
+            engine: the engine that every actor runs.
+            config: the resources that each actor reserves.
+            placement: the number of actors and their nodes.
+            run: name of the run, with which the actors' names begin.
+            notice: is called with a line about actors that have not started.
+            stop: an event that ends the waiting.
+            within_s: seconds that starting may take, which includes waiting for room on the cluster and for data.
 
-        Raises WorkerLost where they do not stand, and Stopped.
+        Raises WorkerLost where an actor does not start, and Stopped where `stop` is set before.
         """
         here, namespace = ray.get_runtime_context().get_node_id(), own_namespace()
-        # As long as this process lives, so does its node, and an actor that was put there is started anew there.
-        alone = set(placement.nodes) <= {here}
+        # The node lives as long as this process, so that actors on it are started anew on it and files need not travel.
+        single_node = set(placement.nodes) <= {here}
         files = (engine.shards.folder, *files_of(engine.problem))
         delivery, source = Delivery(files), None
-        if not alone:
+        if not single_node:
             delivery, source = Delivery.of(files, here, f"{run}:data", namespace)
-        # Handed over by value: Ray keeps it to start an actor anew, which it does not do with what lies in its store.
-        given = (cloudpickle.dumps(engine), delivery, config.threads)
+        # The arguments are passed by value: Ray keeps those to start an actor anew, but not objects in its store.
+        arguments = (cloudpickle.dumps(engine), delivery, config.threads)
         actors = [
             ClientActor.options(  # type: ignore[attr-defined]
                 name=f"{run}:client-{i}",
@@ -116,15 +116,15 @@ class RayFleet:
                 num_gpus=config.num_gpus,
                 resources=config.resources,
                 max_restarts=-1,
-                # Tasks are given again here and not by Ray, which would keep each task, and what it was given, as long
-                # as anything that came of it is kept: a client's memory comes of all its memories before.
+                # Lost tasks are given again here and not by Ray, which would keep each task and its inputs as long as
+                # its results are kept: a client's memory is the result of a chain of tasks back to the first round.
                 max_task_retries=0,
-            ).remote(*given)
+            ).remote(*arguments)
             for i, node in enumerate(placement.nodes or [""] * placement.actors)
         ]
         fleet = cls(actors, placement.per_actor, engine.shards, config.timeout_s, config.retries, run, source)
         try:
-            fleet._await(notice, stop or threading.Event(), within_s)
+            fleet._await_actors(notice, stop or threading.Event(), within_s)
         except BaseException:
             fleet.end()
             raise
@@ -132,11 +132,11 @@ class RayFleet:
 
     @property
     def supervisor(self) -> Supervisor:
-        """Waits for the actors' tasks."""
+        """The supervisor that waits for the actors' tasks."""
         return Supervisor(self.timeout_s, self.retries)
 
     def end(self) -> None:
-        """Ends the actors, which in a connection that outlives the run would stay."""
+        """Ends the actors, which would otherwise stay as long as the connection to Ray."""
         for actor in self.actors:
             ray.kill(actor)
         if self.source is not None:
@@ -174,12 +174,12 @@ class RayFleet:
             return [actor.evaluate_models.remote(shared, [block], splits, *map(memory.get, clients_of([block])))]
 
         tasks = [Task(functools.partial(give, block), next(actors)) for block in blocks]
-        return [found for task in tasks for found in self.supervisor.result(task)]
+        return [metrics for task in tasks for metrics in self.supervisor.result(task)]
 
     def fetch(self, memory: Memory) -> Mapping[int, Any]:
         refs = list(memory.values())
-        found = [one for i in range(0, len(refs), TOGETHER) for one in fetched(refs[i : i + TOGETHER])]
-        return dict(zip(memory, map(unpacked, found), strict=True))
+        memories = [one for i in range(0, len(refs), TOGETHER) for one in fetched(refs[i : i + TOGETHER])]
+        return dict(zip(memory, map(unpacked, memories), strict=True))
 
     def keep(self, memories: Mapping[int, Any]) -> Memory:
         return {client: ray.put(packed(memory)) for client, memory in memories.items()}
@@ -187,22 +187,22 @@ class RayFleet:
     def pool(self, split: Split) -> PoolOnActors:
         return PoolOnActors(self.actors, self.supervisor, self.shards, Sample(split))
 
-    def in_background(self, work: Callable[[], Made]) -> Callable[[], Made]:
+    def in_background(self, work: Callable[[], Result]) -> Callable[[], Result]:
         executor = ThreadPoolExecutor(max_workers=1)
         future = executor.submit(work)
         executor.shutdown(wait=False)
         return future.result
 
-    def _await(self, notice: Callable[[str], object], stop: threading.Event, within_s: float) -> None:
-        """Waits until all actors take calls. Raises WorkerLost where one does not, and Stopped."""
+    def _await_actors(self, notice: Callable[[str], object], stop: threading.Event, within_s: float) -> None:
+        """Waits until all actors take calls. Raises WorkerLost where one does not, and Stopped where `stop` is set."""
         starting = [actor.ready.remote() for actor in self.actors]
-        latest, tell = time.monotonic() + within_s, time.monotonic() + TELL_S
+        latest, next_notice = time.monotonic() + within_s, time.monotonic() + TELL_S
         while starting and time.monotonic() < latest:
             _, starting = ray.wait(starting, num_returns=len(starting), timeout=0.5)
             if starting and stop.is_set():
                 raise Stopped("stopped while client actors were starting")
-            if starting and time.monotonic() > tell:
-                tell += TELL_S
+            if starting and time.monotonic() > next_notice:
+                next_notice += TELL_S
                 free = ray.available_resources()
                 amounts = ", ".join(f"{free.get(unit, 0):g} {unit}" for unit in ("CPU", "GPU"))
                 notice(
@@ -213,14 +213,14 @@ class RayFleet:
             self.supervisor.reach(actor, max(1.0, latest - time.monotonic()))
 
     def _grouped(self, blocks: Sequence[Block]) -> list[Sequence[Block]]:
-        """Groups blocks by 2^k, whose sums may be added up where they are computed, as long as actors have enough."""
+        """Groups blocks by 2^k, which an actor adds up itself, with the largest k that leaves enough tasks for all."""
         k = 0
         while math.ceil(len(blocks) / 2 ** (k + 1)) >= TASKS_PER_ACTOR * len(self.actors):
             k += 1
         return [blocks[i : i + 2**k] for i in range(0, len(blocks), 2**k)]
 
     def _hosted(self, give: Callable[..., list[Any]], blocks: Sequence[Block], per_actor: int) -> list[list[Task]]:
-        """Gives each block's tasks client by client; everything is submitted at once and queues at its actor."""
+        """Gives the work of each block client by client, all at once: the tasks wait in the queues of their actors."""
 
         def task(one: Block) -> Task:
             return Task(functools.partial(give, [one]), self.actors[int(one.clients_C[0]) // per_actor])
@@ -228,7 +228,7 @@ class RayFleet:
         return [[task(one) for one in block.one_by_one()] for block in blocks]
 
     def _in_turn(self, calls: Sequence[Callable[[Any], list[Any]]]) -> Iterator[Task]:
-        """Gives each call to the next free actor; yields the tasks in the order of `calls`, each once it is done."""
+        """Gives each call to the next free actor. Yields the tasks in the order of `calls`, each once it is done."""
         free = deque([actor for _ in range(IN_FLIGHT) for actor in self.actors])
         waiting = deque(enumerate(calls))
         running: dict[Task, int] = {}

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor on its way: Ray hands NumPy arrays on without copying, and tensors only by way of bytes."""
+    """A tensor as a NumPy array, which Ray passes on without a copy, while it turns tensors into bytes."""
 
     array: NDArray[Any]
 

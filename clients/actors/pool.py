@@ -1,4 +1,4 @@
-"""Rows of a split on actors, as evaluations ask for what functions make of them."""
+"""The rows of a split, on which actors compute functions for an evaluation."""
 
 import functools
 import itertools
@@ -22,13 +22,13 @@ from raysim.problems.pool import Function
 
 @dataclass(frozen=True)
 class PoolOnActors:
-    """The rows of a sample, in tasks that the actors take turns in.
+    """The rows of a sample, on which the actors compute functions in turn.
 
     Attributes:
-        actors: who computes.
-        supervisor: waits for them.
+        actors: the actors that compute.
+        supervisor: waits for their tasks.
         shards: the data.
-        part: the rows.
+        part: the sample.
     """
 
     actors: Sequence[Any]

@@ -1,4 +1,4 @@
-"""What comes from Ray's object store, and Ray's errors about it in a line each."""
+"""Objects from Ray's object store, and Ray's errors about them in a line each."""
 
 import re
 from typing import Any
@@ -16,8 +16,8 @@ from ray.exceptions import (
 
 from raysim.errors import RaysimError, ResultLost, StoreFull
 
-# Seconds in which something comes from an object store. Where that and its disk are full, Ray tries for ever and does
-# not say so.
+# Seconds in which an object comes from the object store. Where the store and its disk are full, Ray tries for ever and
+# does not say so.
 BROUGHT_S = 600.0
 
 FULL = (
@@ -27,9 +27,10 @@ FULL = (
 
 
 def fetched(ref: Any) -> Any:
-    """Returns what a ref stands for, or what several stand for, which has been computed.
+    """Returns the object of a ref, or the objects of several refs, whose tasks are done.
 
-    Raises what was raised there, RayActorError where its actor has died or gone, and StoreFull where it does not come.
+    Raises the exception of a task that failed, RayActorError where its actor has died, ResultLost where an object was
+    lost, and StoreFull where it does not come in BROUGHT_S.
     """
     try:
         return ray.get(ref, timeout=BROUGHT_S)
@@ -44,16 +45,16 @@ def fetched(ref: Any) -> Any:
 
 
 def original(error: RayTaskError) -> BaseException:
-    """Returns the exception that was raised in the remote task, if it is one of ours; else Ray's own account of it."""
+    """Returns the exception of the remote task, if it is a RaysimError; otherwise Ray's own error about it."""
     cause = error.cause
-    # What a task was given may be lost too, as clients' memory is with the node whose store it lay in.
+    # An input of the task may be lost too: clients' memory is lost with the node whose store holds it.
     if isinstance(cause, ObjectLostError | ObjectStoreFullError | OutOfDiskError):
         return lost(cause)
     return cause if isinstance(cause, RaysimError) else error
 
 
 def lost(error: RayError) -> RaysimError:
-    """Returns Ray's account of what was lost as an error of one line."""
+    """Returns Ray's error about a lost object as an error of one line."""
     message = one_line(error)
     if isinstance(error, ObjectStoreFullError | OutOfDiskError):
         return StoreFull(f"{FULL} ({message})")
@@ -61,11 +62,11 @@ def lost(error: RayError) -> RaysimError:
 
 
 def not_brought(what: str, within_s: float) -> StoreFull:
-    """Returns the error for something that has not come from the object store in time."""
+    """Returns the error for an object that has not come from the object store in time."""
     return StoreFull(f"{what} did not come in {within_s:g} s; it seems that {FULL}")
 
 
 def one_line(error: RayError) -> str:
     """Returns the name and the message of an error of Ray's, without colours and line breaks, shortened."""
-    words = " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())
-    return f"{type(error).__name__}: {words if len(words) < 600 else f'{words[:200]} ... {words[-400:]}'}"
+    text = " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())
+    return f"{type(error).__name__}: {text if len(text) < 600 else f'{text[:200]} ... {text[-400:]}'}"

@@ -1,4 +1,4 @@
-"""Tasks that actors are given, and what is done when an actor dies, hangs, or gets nothing to work on."""
+"""The tasks of actors, and their supervision: actors may die, hang, or never receive the inputs of a task."""
 
 import itertools
 import time
@@ -15,12 +15,12 @@ from raysim.errors import WorkerLost
 
 # Seconds that client actors may take to say whether they are at work.
 ANSWER_S = 30.0
-# Times that actors may be done with nothing for as long as is put up with.
+# Times that actors may finish nothing for `timeout_s`; at the last of them the run ends.
 HANGS = 4
 # Seconds between attempts to reach an actor whose process has died: it takes calls again once it was started anew, and
 # if its node has gone, Ray may take half a minute to find that out.
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0)
-# Seconds that an actor may take to start, if no more are asked for.
+# Seconds that an actor may take to start, unless the caller allows more.
 START_S = 600.0
 
 
@@ -29,10 +29,10 @@ class Task:
     """Work that has been given to an actor.
 
     Attributes:
-        give: gives it to an actor, and returns the refs of its results.
-        actor: who has it.
-        refs: of the last time that it was given.
-        hangs: times that its actor was ended since nothing was heard of it.
+        give: submits the work to an actor, and returns the refs of its results.
+        actor: the actor that has the task.
+        refs: refs of the results, from the last time that the task was given.
+        hangs: times that the actor was ended because nothing was heard of it.
     """
 
     give: Callable[[Any], list[Any]]
@@ -41,10 +41,10 @@ class Task:
     hangs: int = 0
 
     def __post_init__(self) -> None:
-        self.again()
+        self.give_again()
 
-    def again(self) -> None:
-        """Gives it again."""
+    def give_again(self) -> None:
+        """Gives the task to its actor again."""
         self.refs = self.give(self.actor)
 
 
@@ -53,7 +53,7 @@ class Supervisor:
     """Waits for tasks, and gives them again where that helps.
 
     Attributes:
-        timeout_s: how long no actor may be done with anything.
+        timeout_s: seconds for which no actor may finish anything.
         retries: times that a task is given again to an actor that was started anew, after the one that had it died or
             was ended. Clients keep nothing in actors and draw nothing there: a task gives the same bits each time.
     """
@@ -64,7 +64,7 @@ class Supervisor:
     def result(self, task: Task) -> Any:
         """Returns a task's first result once it is there. The task is given again when its actor dies or has gone.
 
-        Raises WorkerLost where that does not help, and what the task raised.
+        Raises WorkerLost where that does not help, and the exception of a task that failed.
         """
         for tries in itertools.count(1):
             try:
@@ -75,11 +75,11 @@ class Supervisor:
                         f"work was lost {tries} times, the last time with its process: {one_line(error)}"
                     ) from error
                 self.reach(task.actor)
-                task.again()
+                task.give_again()
         raise AssertionError("it counts for ever")
 
     def reach(self, actor: Any, within_s: float = START_S) -> None:
-        """Waits until an actor takes calls. Raises WorkerLost where it does not."""
+        """Waits until an actor takes calls. Raises WorkerLost where it does not within `within_s`."""
         for pause_s in (*PAUSES_S, None):
             try:
                 ray.get(actor.ready.remote(), timeout=within_s)
@@ -98,16 +98,16 @@ class Supervisor:
                 return
 
     def ready(self, tasks: Sequence[Task]) -> Task:
-        """Returns a task that is done or has failed. While none is, actors are ended and started anew now and then.
+        """Returns a task that is done or has failed. Where none is within `timeout_s`, actors are started anew.
 
-        Raises WorkerLost where that does not help, and StoreFull where what they are to work on does not reach them.
+        Raises WorkerLost where that does not help, and StoreFull where the inputs of tasks do not reach the actors.
         """
         by_ref, since = {task.refs[0]: task for task in tasks}, time.monotonic()
         look_s = min(self.timeout_s, BROUGHT_S)
         while True:
             arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=look_s)
             if not arrived and self._starved(tasks):
-                # What was done in the meantime is told of a moment later than its actor is seen to be idle.
+                # An actor may be seen to be idle a moment before its finished task is reported.
                 arrived, _ = ray.wait(list(by_ref), num_returns=1, timeout=ANSWER_S)
                 if not arrived:
                     raise not_brought("what client actors are to work on", look_s)
@@ -129,7 +129,7 @@ class Supervisor:
     def _starved(self, tasks: Sequence[Task]) -> bool:
         """Returns True if the actors that have the tasks answer, and none is at work."""
         try:
-            # From another process: an actor takes what it is asked from one in order, and from here it waits for that.
+            # Another process asks, because an actor takes the calls of one process in order: one from here would wait.
             return bool(ray.get(all_idle.remote([task.actor for task in tasks], ANSWER_S), timeout=2 * ANSWER_S))
-        except RayError:  # also of a process that could not be started, or was not in time
+        except RayError:  # also where that process could not be started, or was late
             return False

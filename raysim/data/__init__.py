@@ -1,4 +1,4 @@
-"""Data sets, how they are dealt to clients, and the mapped files that hold the result."""
+"""Data sets, partitions of their rows among clients, and the mapped files that hold the result."""
 
 from raysim.data.files import LibSVM, Parquet
 from raysim.data.images import ImageFolder
@@ -14,7 +14,7 @@ from raysim.data.partition import (
     Stride,
 )
 from raysim.data.quadratic import Quadratic, unpack_quadratic
-from raysim.data.shards import Part, Sample, Shards, Split, build
+from raysim.data.shards import Sample, Shards, Split, SplitRows, build
 from raysim.data.standard import CIFAR10, CIFAR100, MNIST, STL10, Digits, FashionMNIST
 from raysim.data.table import Source, Splits, Table
 from raysim.registry import Registry
@@ -69,7 +69,6 @@ __all__ = [
     "LibSVM",
     "Natural",
     "Parquet",
-    "Part",
     "Partitioner",
     "Quadratic",
     "QuantitySkew",
@@ -77,6 +76,7 @@ __all__ = [
     "Shards",
     "Source",
     "Split",
+    "SplitRows",
     "Splits",
     "Stride",
     "Table",

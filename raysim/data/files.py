@@ -35,9 +35,9 @@ class Parquet(Thinned):
         label: the column of classes: integers from 0, booleans, or strings, which are numbered by their sorted order.
         image: the image column; None takes the only ``struct<bytes, path>`` column, where there is one.
         features: the feature columns; None takes every numeric column but the label and the client.
-        client: the column that says whose each row is, for the partition ``natural``.
+        client: the column that says to which client each row belongs, for the partition ``natural``.
         size: height and width to which images are scaled, in RGB; None takes them as they are, which must be alike.
-        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
+        thin, thin_keep, thin_share: see Thinned.
 
     Raises (by `load`):
         DataError: a file or column is missing or damaged, a value is missing or not finite, or images differ in size.
@@ -70,12 +70,12 @@ class Parquet(Thinned):
         values = train_file.labels(self.label)
         kinds = np.unique(values) if values.dtype == object else None
         clients = None if self.client is None else train_file.plain(self.client, "data.client")
-        train = table(train_file, _numbered(values, kinds, train_file.path), clients)
+        train = table(train_file, _class_numbers(values, kinds, train_file.path), clients)
         if self.test is None:
             train, test = train.split(self.test_fraction, seed)
         else:
             test_file = _ParquetColumns(self.test)
-            test = table(test_file, _numbered(test_file.labels(self.label), kinds, test_file.path), None)
+            test = table(test_file, _class_numbers(test_file.labels(self.label), kinds, test_file.path), None)
         classes = 1 + max(int(part.labels.max(initial=0)) for part in (train, test)) if kinds is None else len(kinds)
         with _naming(train_file.path):
             return Splits(train, test, classes, **(PIXELS if image else {}))
@@ -124,7 +124,7 @@ class LibSVM(Thinned):
         train: the file.
         test: the file of the test; None draws `test_fraction` of the train by the seed.
         n_features: the length of a row; None takes the largest feature number in the files.
-        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
+        thin, thin_keep, thin_share: see Thinned.
 
     Raises (by `load`):
         DataError: a file is missing or damaged, or the test has a label that the train has not.
@@ -141,7 +141,7 @@ class LibSVM(Thinned):
 
         paths = [find_file(path) for path in (self.train, self.test) if path is not None]
         try:
-            # Together, because whether features are numbered from 0 or 1 must be guessed from all files at once.
+            # One call for all files, because it guesses from all of them whether features are numbered from 0 or 1.
             parts = load_svmlight_files([str(path) for path in paths], dtype=np.float32)
         except (ValueError, OSError, EOFError, OverflowError) as error:
             raise DataError(f"{' or '.join(map(str, paths))}: is no LIBSVM text or is damaged ({error})") from error
@@ -156,7 +156,7 @@ class LibSVM(Thinned):
         for path, matrix, target in zip(paths, matrices, targets, strict=True):
             matrix.resize(len(target), self.n_features or widest)
             with _naming(path):
-                tables.append(Table(matrix.toarray(), _numbered(target, kinds, path)))
+                tables.append(Table(matrix.toarray(), _class_numbers(target, kinds, path)))
         train, test = tables if len(tables) == 2 else tables[0].split(self.test_fraction, seed)
         return Splits(train, test, classes=len(kinds))
 
@@ -165,7 +165,7 @@ class LibSVM(Thinned):
 
 
 class _ParquetColumns:
-    """One Parquet file, read by column, with errors that name the file, the column and the row."""
+    """A Parquet file, read by column, with errors that name the file, the column and the row."""
 
     def __init__(self, name: str) -> None:
         self.path = find_file(name)
@@ -180,7 +180,7 @@ class _ParquetColumns:
             raise DataError(f"{self.path}: has no column {name!r} ({key}){nearest(name, self.schema.names)}")
 
     def column(self, name: str, key: str) -> pa.ChunkedArray:
-        """The column, without missing values; a categorical one as the values its codes stand for."""
+        """Returns a column, a categorical one as its values. Raises DataError where a value is missing."""
         self.require(name, key)
         with _parquet_errors(self.path):
             column = self._file.read(columns=[name]).column(name)
@@ -192,7 +192,7 @@ class _ParquetColumns:
         return column
 
     def plain(self, name: str, key: str) -> NDArray[Any]:
-        """The column as a NumPy array; strings as an array of objects."""
+        """Returns a column of integers, booleans or strings as a NumPy array; strings as an array of objects."""
         column = self.column(name, key)
         if not (_is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
             raise DataError(f"{self.path}: column {name!r} ({key}) is {column.type}; it must be integers or strings")
@@ -200,12 +200,12 @@ class _ParquetColumns:
         return values
 
     def labels(self, name: str) -> NDArray[Any]:
-        """The label column: int64, or an array of objects where the labels are strings."""
+        """Returns the label column: int64, or an array of objects where the labels are strings."""
         values = self.plain(name, "data.label")
         return values if values.dtype == object else values.astype(np.int64)
 
     def numbers(self, names: tuple[str, ...]) -> NDArray[np.float32]:
-        """(rows, len(names)) finite numbers."""
+        """Returns the columns as finite numbers (rows, len(names))."""
         table = np.empty((self._file.metadata.num_rows, len(names)), dtype=np.float32)
         for j, name in enumerate(names):
             column = self.column(name, "data.features")
@@ -223,7 +223,7 @@ class _ParquetColumns:
         return table
 
     def images(self, name: str, size: int | None) -> NDArray[np.uint8]:
-        """(rows, channels, height, width) pixels."""
+        """Returns the pixels of an image column, (rows, channels, height, width)."""
         self.require(name, "data.image")
         if not _is_image(self.schema.field(name).type):
             raise DataError(f"{self.path}: column {name!r} is {self.schema.field(name).type}, not struct<bytes, path>")
@@ -242,8 +242,8 @@ class _ParquetColumns:
                     row += 1
 
 
-def _numbered(values: NDArray[Any], kinds: NDArray[Any] | None, path: Path) -> NDArray[np.int64]:
-    """Labels as their places in `kinds`, the sorted classes; as they are where there is no such list."""
+def _class_numbers(values: NDArray[Any], kinds: NDArray[Any] | None, path: Path) -> NDArray[np.int64]:
+    """Returns labels as their places in `kinds`, the sorted classes; without such a list, the labels unchanged."""
     if kinds is None:
         if values.dtype == object:
             raise DataError(f"{path}: labels are strings, but those of the train are numbers")

@@ -1,4 +1,4 @@
-"""Pictures as rows of pixels: decoded by Pillow, and a data set that is a folder of them."""
+"""Images as rows of pixels: the decoding by Pillow, and a data set that is a folder of images."""
 
 import io
 import os
@@ -21,7 +21,7 @@ from raysim.registry import STRICT
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's modes of 8 bits a channel whose numbers are intensities
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-# What becomes RGB where sizes are made alike: modes of 8 bits a channel, without a transparency to be lost.
+# Modes that are converted to RGB where images are scaled: 8 bits a channel, and no transparency that would be lost.
 _SCALED = ("1", "L", "P", "RGB", "CMYK", "YCbCr")
 
 Size = Annotated[int, Field(ge=1)]
@@ -29,11 +29,11 @@ Size = Annotated[int, Field(ge=1)]
 
 @record(frozen=True)
 class Encoded:
-    """A picture as it lies in a file.
+    """An image as a file holds it.
 
     Attributes:
-        name: what errors call it.
-        data: its bytes.
+        name: the name of the image in errors.
+        data: the bytes of the file.
     """
 
     name: str
@@ -41,47 +41,47 @@ class Encoded:
 
 
 def pixels(pictures: Iterable[Encoded], count: int, size: int | None) -> NDArray[np.uint8]:
-    """(count, channels, height, width).
+    """Decodes images to pixels (count, channels, height, width).
 
     Args:
-        pictures: so many of them.
-        count: how many there are, one at least.
-        size: to which height and width all are scaled, in RGB; None leaves them as they are.
+        pictures: the images.
+        count: the number of images, at least 1.
+        size: height and width to which all images are scaled, in RGB; None leaves them as they are.
 
     Raises:
-        DataError: one cannot be decoded, has no intensities of 8 bits (or, scaled, a transparency), or is unlike the
-            first.
+        DataError: an image cannot be decoded, has no intensities of 8 bits, is transparent where it is to be scaled, or
+            has another shape than the first.
     """
     rows: NDArray[np.uint8] | None = None
     for row, picture in enumerate(pictures):
-        one = _decoded(picture, size)
+        image = _decode(picture, size)
         if rows is None:
-            rows, first = np.empty((count, *one.shape), dtype=np.uint8), picture.name
-        if one.shape != rows.shape[1:]:
+            rows, first = np.empty((count, *image.shape), dtype=np.uint8), picture.name
+        if image.shape != rows.shape[1:]:
             raise DataError(
-                f"{picture.name} has (channels, height, width) {one.shape}, and {first} has {rows.shape[1:]}; make all "
-                "images alike, or set data.size"
+                f"{picture.name} has (channels, height, width) {image.shape}, and {first} has {rows.shape[1:]}; make "
+                "all images alike, or set data.size"
             )
-        rows[row] = one
+        rows[row] = image
     assert rows is not None
     return rows
 
 
-def _decoded(picture: Encoded, size: int | None) -> NDArray[np.uint8]:
+def _decode(picture: Encoded, size: int | None) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(picture.data)) as opened:
             image: Image.Image = opened
-            see_through = size is not None and "transparency" in opened.info
-            if size is not None and image.mode in _SCALED and not see_through:
+            transparent = size is not None and "transparency" in opened.info
+            if size is not None and image.mode in _SCALED and not transparent:
                 image = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
             mode, array = image.mode, np.asarray(image)
     except Exception as error:
         # Pillow's decoders let errors of many classes through (OSError, SyntaxError, struct.error, ...).
         raise DataError(f"{picture.name} cannot be decoded ({error})") from error
-    if see_through or (size is not None and mode != "RGB"):
-        kind = "is transparent in places" if see_through else f"has mode {mode!r}"
+    if transparent or (size is not None and mode != "RGB"):
+        kind = "is transparent in places" if transparent else f"has mode {mode!r}"
         raise DataError(f"{picture.name} {kind}, which cannot be scaled without a choice; convert the images to RGB")
     if mode not in _CHANNELS:
         raise DataError(
@@ -102,7 +102,7 @@ class ImageFolder(Thinned):
         test: the folder of the test, with the same classes; None draws `test_fraction` of the train by the seed.
         test_fraction: the share of rows drawn for the test.
         size: height and width to which all images are scaled, in RGB; None takes them as they are, which must be alike.
-        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
+        thin, thin_keep, thin_share: see Thinned.
 
     Raises (by `load`):
         DataError: a folder is missing or has no images, or an image is damaged or unlike the others.
@@ -143,22 +143,22 @@ class ImageFolder(Thinned):
 
 
 def _classes(folder: Path) -> list[str]:
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not found:
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
         raise DataError(f"{folder}: has no folders; put the images of each class into one of its own")
-    return found
+    return names
 
 
 def _images(folder: Path) -> list[Path]:
-    """All images of a class, also in folders further down and behind links, but for those that are hidden."""
-    found = []
-    for where, inside, names in os.walk(folder, followlinks=True):
-        inside[:] = [name for name in inside if not name.startswith(".")]
-        found += [Path(where, n) for n in names if n.lower().endswith(_ENDINGS) and not n.startswith(".")]
-    found = sorted(path for path in found if path.is_file())
-    if not found:
+    """Returns all images of a class, also those in folders further down and behind links, without hidden ones."""
+    paths = []
+    for where, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(where, n) for n in names if n.lower().endswith(_ENDINGS) and not n.startswith(".")]
+    paths = sorted(path for path in paths if path.is_file())
+    if not paths:
         raise DataError(f"{folder}: has no images ({', '.join(_ENDINGS)})")
-    return found
+    return paths
 
 
 def _encoded(path: Path) -> Encoded:

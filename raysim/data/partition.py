@@ -1,4 +1,4 @@
-"""Which client holds which row: pure functions of the table and the seed.
+"""Partitions say which client holds which row, as pure functions of the table and the seed.
 
 Every row goes to exactly one client. A client may get no row, and there may be more clients than rows.
 """
@@ -19,7 +19,7 @@ from raysim.registry import STRICT
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-Concentration = Annotated[float, Field(ge=1e-6)]  # below, all of a class is with one client anyway
+Concentration = Annotated[float, Field(ge=1e-6)]  # with a smaller one, one client has all of a class anyway
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -27,19 +27,19 @@ class Partitioner(ABC):
     """A way to deal rows to clients: a frozen dataclass whose fields are its settings.
 
     Attributes:
-        test_fraction: the share of each client's rows, rounded, that is drawn for a test of its own; the data's train
-            and test are dealt together then. None leaves the data's test as it is, which belongs to no client.
+        test_fraction: the share of each client's rows, rounded, that is drawn for a test of its own; the training and
+            test rows of the data are then dealt together. None leaves the data's test as it is, without a client.
     """
 
     test_fraction: Fraction | None = None
 
     @abstractmethod
     def n_clients(self, table: Table) -> int:
-        """How many clients there are, those without rows included."""
+        """Returns the number of clients, those without rows included."""
 
     @abstractmethod
     def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
-        """(rows,) the client, from 0 to n_clients - 1, of each row of the table."""
+        """Returns the client of each row of the table, (rows,), from 0 to n_clients - 1."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,7 +47,7 @@ class Sized(Partitioner):
     """A partition among a given number of clients.
 
     Attributes:
-        clients: how many.
+        clients: the number of clients.
     """
 
     clients: Count
@@ -65,7 +65,7 @@ class ByLabel(Sized):
     """
 
     def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
-        return _dealt(np.argsort(table.labels, kind="stable"), _even(len(table), self.clients))
+        return _owners(np.argsort(table.labels, kind="stable"), _even_sizes(len(table), self.clients))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -73,7 +73,7 @@ class IID(Sized):
     """Rows shuffled and cut into equal blocks; sizes differ by one row at most."""
 
     def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
-        return _dealt(draws.permutation(len(table), seed, "partition"), _even(len(table), self.clients))
+        return _owners(draws.permutation(len(table), seed, "partition"), _even_sizes(len(table), self.clients))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -93,10 +93,10 @@ class Stride(Sized):
 class ClassesPerClient(Sized):
     """Each client holds at most a given number of classes, through single-class pieces dealt at random.
 
-    After McMahan et al. (2017): rows sorted by class, cut into clients * classes pieces, `classes` pieces dealt to each
-    client. There a piece at the border of two classes holds both, so a client could hold more classes than it should;
-    here classes are cut one by one, each into a number of pieces that keeps pieces as equal in size as can be. Where
-    class sizes are multiples of the piece size, the two agree.
+    The partition follows McMahan et al. (2017): rows are sorted by class and cut into clients * classes pieces, and
+    `classes` pieces are dealt to each client. There a piece at the border of two classes holds both, so that a client
+    can hold more classes than it should; here classes are cut one by one, each into a number of pieces that keeps
+    pieces as equal in size as can be. Where class sizes are multiples of the piece size, the two agree.
 
     Attributes:
         classes: the most classes a client may hold.
@@ -116,8 +116,10 @@ class ClassesPerClient(Sized):
                 f"{self.clients} clients with {self.classes} classes each cannot hold the {len(kinds)} classes of the "
                 "data; raise partition.classes or partition.clients",
             )
-        pieces = [_even(int(size), k) for size, k in zip(sizes, _pieces(sizes.tolist(), n_pieces), strict=True)]
-        piece_of_row = _dealt(np.argsort(table.labels, kind="stable"), np.concatenate([*pieces, _NONE]))
+        pieces = [
+            _even_sizes(int(size), k) for size, k in zip(sizes, _piece_counts(sizes.tolist(), n_pieces), strict=True)
+        ]
+        piece_of_row = _owners(np.argsort(table.labels, kind="stable"), np.concatenate([*pieces, _NONE]))
         return draws.permutation(n_pieces, seed, "partition")[piece_of_row] // self.classes
 
 
@@ -128,10 +130,10 @@ class ConsecutiveClasses(Sized):
     The partition of FedReCo's code, where clients are as many as a multiple of the classes, which it is balanced for.
 
     Attributes:
-        classes: how many each client holds.
+        classes: the number of classes that each client holds.
 
     Raises (by `assign`):
-        ConfigError: there are not as many classes, or one has no holder.
+        ConfigError: the data has fewer classes, or a class has no holder.
     """
 
     classes: Count
@@ -151,7 +153,7 @@ class ConsecutiveClasses(Sized):
             holders = np.flatnonzero((kind - np.arange(self.clients)) % kinds < self.classes)
             rows = np.flatnonzero(table.labels == kind)
             order = draws.permutation(len(rows), seed, "partition", kind)
-            owner[rows] = holders[_dealt(order, _even(len(rows), len(holders)))]
+            owner[rows] = holders[_owners(order, _even_sizes(len(rows), len(holders)))]
         return owner
 
 
@@ -159,7 +161,7 @@ class ConsecutiveClasses(Sized):
 class Dirichlet(Sized):
     """Each class is spread over the clients by proportions drawn from Dirichlet(alpha): label and size skew.
 
-    One draw over clients for each class, as in Yurochkin et al. (2019) and Li et al. (2022); Hsu et al. (2019), with
+    Each class has one draw over clients, as in Yurochkin et al. (2019) and Li et al. (2022); Hsu et al. (2019), with
     whom the method is often credited, draw over classes for each client and keep sizes equal.
 
     Attributes:
@@ -172,8 +174,10 @@ class Dirichlet(Sized):
         owner = np.empty(len(table), dtype=np.int64)
         for kind in np.unique(table.labels).tolist():
             rows = np.flatnonzero(table.labels == kind)
-            sizes = _uneven(len(rows), self.clients, self.alpha, draws.generator(seed, "partition sizes", kind))
-            owner[rows] = _dealt(draws.permutation(len(rows), seed, "partition", kind), sizes)
+            sizes = _dirichlet_sizes(
+                len(rows), self.clients, self.alpha, draws.generator(seed, "partition sizes", kind)
+            )
+            owner[rows] = _owners(draws.permutation(len(rows), seed, "partition", kind), sizes)
         return owner
 
 
@@ -188,8 +192,8 @@ class QuantitySkew(Sized):
     alpha: Concentration
 
     def assign(self, table: Table, seed: int) -> NDArray[np.int64]:
-        sizes = _uneven(len(table), self.clients, self.alpha, draws.generator(seed, "partition sizes"))
-        return _dealt(draws.permutation(len(table), seed, "partition"), sizes)
+        sizes = _dirichlet_sizes(len(table), self.clients, self.alpha, draws.generator(seed, "partition sizes"))
+        return _owners(draws.permutation(len(table), seed, "partition"), sizes)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -197,7 +201,7 @@ class Natural(Partitioner):
     """The data's own clients, numbered by their sorted ids.
 
     Raises (by either method):
-        ConfigError: the data does not say whose its rows are.
+        ConfigError: the data does not say to which client a row belongs.
     """
 
     def n_clients(self, table: Table) -> int:
@@ -219,21 +223,21 @@ class Natural(Partitioner):
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def _dealt(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The owner of each row where rows, in this order, are dealt in blocks of these sizes."""
+def _owners(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the client of each row, (rows,), where rows are dealt in this order, in blocks of these sizes."""
     owner = np.empty(len(order), dtype=np.int64)
     owner[order] = np.repeat(np.arange(len(sizes)), sizes)
     return owner
 
 
-def _even(rows: int, parts: int) -> NDArray[np.int64]:
-    """The sizes of np.array_split: equal, but for one row more in the first few."""
+def _even_sizes(rows: int, parts: int) -> NDArray[np.int64]:
+    """Returns the sizes of np.array_split: equal, but for one row more in the first few."""
     size, larger = divmod(rows, parts)
     return size + (np.arange(parts) < larger).astype(np.int64)
 
 
-def _uneven(rows: int, parts: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Sizes in proportions drawn from Dirichlet(alpha).
+def _dirichlet_sizes(rows: int, parts: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draws sizes in proportions from Dirichlet(alpha).
 
     The gamma variates are kept as logarithms (a Gamma(alpha) is a Gamma(alpha + 1) times U^(1/alpha)): for a small
     alpha all of them underflow, and their proportions would be 0/0.
@@ -246,8 +250,8 @@ def _uneven(rows: int, parts: int, alpha: float, rng: np.random.Generator) -> ND
     return sizes
 
 
-def _pieces(sizes: list[int], total: int) -> list[int]:
-    """Into how many pieces each class is cut: one at least, and each further cut where pieces are largest."""
+def _piece_counts(sizes: list[int], total: int) -> list[int]:
+    """Returns the number of pieces of each class: at least one, and each further cut where pieces are largest."""
     counts = [1] * len(sizes)
     heap = [(-float(size), kind) for kind, size in enumerate(sizes)]
     heapq.heapify(heap)

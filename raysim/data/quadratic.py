@@ -1,4 +1,4 @@
-"""Synthetic quadratic saddle problems, one a row: the data whose answers are known in closed form.
+"""Synthetic quadratic saddle problems, one for each row: data whose saddle is known in closed form.
 
 Shapes: N clients, R rows a client, F numbers a row, X and Y the dimensions of x and y.
 """
@@ -77,8 +77,10 @@ class Quadratic(Source):
         spread = 0.0 if self.identical else self.spread
 
         def definite(d: int) -> NDArray[np.float64]:
-            common, own = _definite(rng, 1, d, self.mu), _definite(rng, n, d, self.mu)
-            return (common + spread * own) / (1 + spread)  # a mean of the two, which keeps the bounds on eigenvalues
+            common, by_client = _definite(rng, 1, d, self.mu), _definite(rng, n, d, self.mu)
+            return (common + spread * by_client) / (
+                1 + spread
+            )  # a mean of the two, which keeps the bounds on eigenvalues
 
         def free(*shape: int) -> NDArray[np.float64]:
             return rng.standard_normal((1, *shape)) + spread * rng.standard_normal((n, *shape))
@@ -105,7 +107,7 @@ class Quadratic(Source):
 
 
 def unpack_quadratic(features: Array, dim_x: int, dim_y: int) -> tuple[Array, Array, Array, Array, Array]:
-    """The coefficients (A, B, C, a, c) of rows of `Quadratic`, as views; fit for torch.func.vmap.
+    """Returns the coefficients (A, B, C, a, c) of rows of `Quadratic`, as views; fit for torch.func.vmap.
 
     Args:
         features: (..., F) NumPy array or tensor with F = X*X + X*Y + Y*Y + X + Y.
@@ -136,11 +138,11 @@ def unpack_quadratic(features: Array, dim_x: int, dim_y: int) -> tuple[Array, Ar
 
 
 def _definite(rng: np.random.Generator, n: int, d: int, mu: float) -> NDArray[np.float64]:
-    """(n, d, d) symmetric matrices with eigenvalues uniform in [mu, 2 mu] and random eigenvectors."""
+    """Draws symmetric matrices (n, d, d) with eigenvalues uniform in [mu, 2 mu] and random eigenvectors."""
     q, _ = np.linalg.qr(rng.standard_normal((n, d, d)))
     return _symmetric((q * rng.uniform(mu, 2 * mu, (n, 1, d))) @ q.swapaxes(1, 2))
 
 
 def _symmetric(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n, d, d) matrices that are symmetric but for rounding, symmetric to the bit."""
+    """Makes matrices (n, d, d), symmetric up to rounding, symmetric to the bit."""
     return np.asarray((matrices + matrices.swapaxes(1, 2)) / 2)

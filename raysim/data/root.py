@@ -1,6 +1,6 @@
-"""Where data lies: what is not found from the working directory is looked for under $RAYSIM_DATA_ROOT.
+"""Paths of data: a path is looked up from the working directory and else under $RAYSIM_DATA_ROOT.
 
-So one configuration serves machines that keep their data in different places.
+Thus one configuration serves machines that keep their data in different places.
 """
 
 import os
@@ -13,16 +13,16 @@ ROOT_VARIABLE = "RAYSIM_DATA_ROOT"
 
 
 def find_file(name: str) -> Path:
-    """The file called `name`, under the working directory or else the data root."""
-    return _found(name, "file", Path.is_file)
+    """Returns the file called `name`, from the working directory or else the data root. Raises DataError."""
+    return _find(name, "file", Path.is_file)
 
 
 def find_folder(name: str) -> Path:
-    """The folder called `name`, under the working directory or else the data root."""
-    return _found(name, "folder", Path.is_dir)
+    """Returns the folder called `name`, from the working directory or else the data root. Raises DataError."""
+    return _find(name, "folder", Path.is_dir)
 
 
-def _found(name: str, kind: str, is_one: Callable[[Path], bool]) -> Path:
+def _find(name: str, kind: str, is_one: Callable[[Path], bool]) -> Path:
     path = Path(name).expanduser()
     root = os.environ.get(ROOT_VARIABLE)
     candidates = [path] if root is None or path.is_absolute() else [path, Path(root).expanduser() / path]

@@ -1,8 +1,8 @@
 """One data set dealt to clients, as Arrow files that every process maps into memory and none copies.
 
 A folder holds ``train.arrow`` and ``test.arrow``, each one record batch of a fixed-size-list column ``features`` and an
-int64 column ``label``, and ``offsets.arrow``. The train is sorted by client, so a shard is a slice; and so is the test,
-where clients have tests of their own.
+int64 column ``label``, and ``offsets.arrow``. The training rows are sorted by client, so that a shard is a slice; and
+so are the test rows, where clients have tests of their own.
 
 Shapes: N clients, N1 = N + 1, R rows.
 """
@@ -36,10 +36,12 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One row, drawn, of each stretch of `every` rows of a split, in the file's order; 1 is all of them.
+    """A sample of a split's rows: one row, drawn, of each stretch of `every` rows in the file's order.
 
     Attributes:
-        client: whose rows alone they are; None is all clients'.
+        split: the split.
+        every: the length of a stretch; 1 takes all rows.
+        client: the only client whose rows are sampled; None takes all clients' rows.
     """
 
     split: Split
@@ -47,33 +49,33 @@ class Sample:
     client: int | None = None
 
     def rows(self, places: NDArray[np.int64], shards: "Shards") -> NDArray[np.int64]:
-        """The split's rows that stand at these places of it."""
+        """Returns the row numbers in the split of these places in the sample."""
         first, _ = self._within(shards)
         if self.every == 1:
             return first + places
-        # Drawn, since a file may have a period, which every nth row would meet.
+        # The row is drawn because the order in a file may be periodic, and every nth row would follow the period.
         within: NDArray[np.int64] = (draws.uniform(0, "sample", places) * self.every).astype(np.int64)
         return first + self.every * places + within
 
     def size(self, shards: "Shards") -> int:
-        """N, how many rows it has."""
+        """Returns the number of rows of the sample, N."""
         first, last = self._within(shards)
         return (last - first) // self.every
 
     def labels(self, shards: "Shards") -> NDArray[np.int64]:
-        """(N,), of its rows."""
-        of_split: NDArray[np.int64] = getattr(shards, self.split).labels
+        """Returns the labels of the sample's rows, (N,)."""
+        labels: NDArray[np.int64] = getattr(shards, self.split).labels
         first, last = self._within(shards)
         if self.every == 1:
-            return of_split[first:last]
-        return of_split[self.rows(np.arange(self.size(shards)), shards)]
+            return labels[first:last]
+        return labels[self.rows(np.arange(self.size(shards)), shards)]
 
     def spread(self, rows: int, of: int) -> "Sample":
-        """At most so many rows and at least half of that, evenly spread, in place of its own, which are `of`."""
+        """Returns a sample of at most `rows` of its own `of` rows, and of at least half as many, evenly spread."""
         return dataclasses.replace(self, every=self.every * math.ceil(of / rows))
 
     def _within(self, shards: "Shards") -> tuple[int, int]:
-        """The first of the split's rows that it is of, and the one after the last."""
+        """Returns the first row of the split that may be sampled, and the row after the last."""
         if self.client is None:
             return 0, len(getattr(shards, self.split))
         offsets_N1 = shards.offsets_N1 if self.split == "train" else shards.test_offsets_N1
@@ -82,10 +84,10 @@ class Sample:
 
 
 def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> Path:
-    """The folder of shards for these settings, made if the cache does not hold it yet.
+    """Returns the folder of shards for these settings, which is built if the cache does not hold it yet.
 
-    Its name is a hash of both records, the source's fingerprint and the seed. It appears at once and complete, or not
-    at all; of several processes building the same, one wins and the others use its folder.
+    The folder's name is a hash of both records, the source's fingerprint and the seed. It appears at once and complete,
+    or not at all; where several processes build the same folder, all use the one that appears first.
 
     Raises:
         DataError: the data cannot be loaded, no client has a row, or the cache cannot be written.
@@ -110,7 +112,7 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
         test, offsets = splits.test, {"offset": offsets_N1}
     else:
         dealt, offsets_N1 = _by_client(splits.train.joined(splits.test), partitioner, seed)
-        is_test = _own_test(offsets_N1, partitioner.test_fraction, seed)
+        is_test = _is_test(offsets_N1, partitioner.test_fraction, seed)
         train, test = dealt.take(np.flatnonzero(~is_test)), dealt.take(np.flatnonzero(is_test))
         tests_N1 = np.concatenate([[0], np.cumsum(is_test)])[offsets_N1]
         offsets = {"offset": offsets_N1 - tests_N1, "test_offset": tests_N1}
@@ -136,8 +138,8 @@ def build(source: Source, partitioner: Partitioner, seed: int, cache: Path) -> P
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The train or the test: read-only views of the mapped file.
+class SplitRows:
+    """The rows of one split, "train" or "test": read-only views of the mapped file.
 
     Attributes:
         features: (R, *shape) uint8 or float32.
@@ -156,16 +158,16 @@ class Shards:
     """A built data set, mapped into memory; pickles as the name of its folder.
 
     Attributes:
-        folder: where its files are.
+        folder: the folder of its files.
         shape: the shape of one row's features.
-        classes: how many classes there are.
+        classes: the number of classes.
         mul, add: inputs are ``features * mul + add``.
         offsets_N1: (N + 1,) int64; client i has the train rows offsets_N1[i] to offsets_N1[i + 1] - 1.
         train: all clients' rows, sorted by client and, for one client, in the order of the source.
         test: the rows of the test; may be empty.
         test_offsets_N1: (N + 1,) int64; client i has the test rows test_offsets_N1[i] to test_offsets_N1[i + 1] - 1;
-            None where they belong to no client.
-        content: a digest of all that, the same wherever and from whatever copies of the files it was built.
+            None where test rows belong to no client.
+        content: a digest of all of this, which does not depend on where the folder or the data's own files are.
     """
 
     folder: Path
@@ -174,21 +176,21 @@ class Shards:
     mul: float
     add: float
     offsets_N1: NDArray[np.int64]
-    train: Part
-    test: Part
+    train: SplitRows
+    test: SplitRows
     content: str
     test_offsets_N1: NDArray[np.int64] | None = None
 
     @classmethod
     def open(cls, folder: Path) -> "Shards":
-        """Maps what `build` made.
+        """Maps the files of a folder that `build` returned.
 
         Raises:
             DataError: a file is missing, cut short, damaged or not of raysim; the message names it.
         """
         folder = Path(folder).absolute()
-        train, meta = _read(folder / "train.arrow", _part)
-        test, test_meta = _read(folder / "test.arrow", _part)
+        train, meta = _read(folder / "train.arrow", _split_rows)
+        test, test_meta = _read(folder / "test.arrow", _split_rows)
         (offsets_N1, tests_N1), offsets_meta = _read(folder / "offsets.arrow", _offsets)
         counts = (offsets_N1[-1], len(test) if tests_N1 is None else tests_N1[-1])
         if not meta == test_meta == offsets_meta or counts != (len(train), len(test)):
@@ -201,21 +203,21 @@ class Shards:
 
     @property
     def n_clients(self) -> int:
-        """How many clients there are, those without rows included."""
+        """The number of clients, those without rows included."""
         return len(self.offsets_N1) - 1
 
     @property
     def rows_N(self) -> NDArray[np.int64]:
-        """(N,) how many train rows each client has."""
+        """The number of training rows of each client, (N,)."""
         return np.diff(self.offsets_N1)
 
     def lengths(self, clients_C: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(C,) how many train rows these clients have, at a cost that does not grow with N."""
+        """Returns the number of training rows of these clients, (C,), at a cost that does not grow with N."""
         lengths: NDArray[np.int64] = self.offsets_N1[clients_C + 1] - self.offsets_N1[clients_C]
         return lengths
 
     def shard(self, client: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """(features, labels) of one client: read-only slices of the mapped file.
+        """Returns (features, labels) of one client's training rows, as read-only slices of the mapped file.
 
         Raises:
             IndexError: there is no such client.
@@ -228,31 +230,31 @@ class Shards:
     def inputs(
         self, rows: NDArray[np.integer], split: Split = "train", dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
-        """(*rows.shape, *shape) scaled inputs of these rows, in memory of their own, which may be changed in place.
+        """Returns the scaled inputs of these rows, (*rows.shape, *shape), in new memory, which may be changed in place.
 
         Args:
             rows: row numbers of the whole train or test, an integer array of one dimension or more.
         """
-        fresh = self._part(split).features[np.asarray(rows, dtype=np.int64)]
-        inputs = torch.from_numpy(fresh).to(dtype).mul_(self.mul)
+        features = self._rows(split).features[np.asarray(rows, dtype=np.int64)]
+        inputs = torch.from_numpy(features).to(dtype).mul_(self.mul)
         return inputs.add_(self.add) if self.add else inputs
 
     def labels(self, rows: NDArray[np.integer], split: Split = "train") -> torch.Tensor:
-        """(*rows.shape,) int64 classes of these rows, in memory of their own."""
-        return torch.from_numpy(self._part(split).labels[np.asarray(rows, dtype=np.int64)])
+        """Returns the classes of these rows, (*rows.shape,) int64, in new memory."""
+        return torch.from_numpy(self._rows(split).labels[np.asarray(rows, dtype=np.int64)])
 
     def class_counts(self) -> NDArray[np.int64]:
-        """(classes,) how many train rows each class has."""
+        """Returns the number of training rows of each class, (classes,)."""
         return np.bincount(self.train.labels, minlength=self.classes)
 
     def single_class_clients(self) -> int:
-        """How many clients have rows of exactly one class."""
+        """Returns the number of clients that have training rows of exactly one class."""
         changes = np.cumsum(np.diff(self.train.labels, prepend=0) != 0)  # equal at two rows: no change in between
         starts, ends = self.offsets_N1[:-1], self.offsets_N1[1:]
         held = ends > starts
         return int(np.count_nonzero(changes[starts[held]] == changes[ends[held] - 1]))
 
-    def _part(self, split: Split) -> Part:
+    def _rows(self, split: Split) -> SplitRows:
         return {"train": self.train, "test": self.test}[split]
 
 
@@ -265,7 +267,7 @@ def _identity(record: Source | Partitioner, key: str) -> dict[str, Any]:
 
 
 def _by_client(table: Table, partitioner: Partitioner, seed: int) -> tuple[Table, NDArray[np.int64]]:
-    """The table stably sorted by client, and the (N + 1,) offsets of the clients."""
+    """Returns the table, stably sorted by client, and the offsets of the clients, (N + 1,). Raises DataError."""
     n_clients = partitioner.n_clients(table)
     owner = np.asarray(partitioner.assign(table, seed))
     fits = owner.shape == table.labels.shape and np.issubdtype(owner.dtype, np.integer)
@@ -279,8 +281,8 @@ def _by_client(table: Table, partitioner: Partitioner, seed: int) -> tuple[Table
     return Table(table.features[order], table.labels[order]), offsets_N1
 
 
-def _own_test(offsets_N1: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """(R,) which rows, sorted by client, are of their client's test."""
+def _is_test(offsets_N1: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Draws the rows of the clients' own tests: (R,) True for a test row, rows being sorted by client."""
     rows_N = np.diff(offsets_N1)
     owner = np.repeat(np.arange(len(rows_N)), rows_N)
     shuffled = np.lexsort((draws.bits(seed, "own test", np.arange(len(owner))), owner))
@@ -291,7 +293,7 @@ def _own_test(offsets_N1: NDArray[np.int64], fraction: float, seed: int) -> NDAr
 
 
 def _content(splits: Splits, train: Table, test: Table, offsets: Mapping[str, NDArray[np.int64]]) -> str:
-    """A digest of numbers alone: unlike the folder's name it says nothing of where they come from."""
+    """Returns a digest of the numbers alone; the folder's name depends on where they come from as well."""
     digest = hashlib.sha256(json.dumps([train.shape, splits.classes, splits.mul, splits.add]).encode())
     for numbers in (*offsets.values(), train.features, train.labels, test.features, test.labels):
         digest.update(f"{numbers.dtype} {numbers.shape}".encode())
@@ -316,7 +318,7 @@ def _write(path: Path, columns: dict[str, pa.Array], meta: dict[str, Any]) -> No
 
 
 def _read(path: Path, take: Callable[[pa.RecordBatch, dict[str, Any]], Any]) -> tuple[Any, dict[str, Any]]:
-    """What `take` makes of the file's only batch, and the file's metadata."""
+    """Returns the result of `take` on the file's only record batch, and the file's metadata. Raises DataError."""
     try:
         with pa.memory_map(str(path)) as file:  # the buffers keep the mapping when the file is closed
             reader = pa.ipc.open_file(file)
@@ -332,20 +334,20 @@ def _read(path: Path, take: Callable[[pa.RecordBatch, dict[str, Any]], Any]) -> 
         raise DataError(f"cannot use {path}: {error}; delete the folder {path.parent} to build it anew") from error
 
 
-def _part(batch: pa.RecordBatch, meta: dict[str, Any]) -> Part:
+def _split_rows(batch: pa.RecordBatch, meta: dict[str, Any]) -> SplitRows:
     labels = batch.column("label").to_numpy(zero_copy_only=True)
     flat = batch.column("features").flatten().to_numpy(zero_copy_only=True)
     if flat.dtype not in (np.uint8, np.float32) or labels.dtype != np.int64:
         raise ValueError(f"it holds {flat.dtype} features and {labels.dtype} labels")
     if len(labels) and not 0 <= labels.min() <= labels.max() < meta["classes"]:
         raise ValueError(f"a label is outside 0..{meta['classes'] - 1}")
-    return Part(flat.reshape(len(labels), *meta["shape"]), labels)
+    return SplitRows(flat.reshape(len(labels), *meta["shape"]), labels)
 
 
 def _offsets(batch: pa.RecordBatch, meta: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Those of the train and, where it is the clients', of the test."""
-    found = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
-    for offsets in found.values():
+    """Returns the offsets of the training rows and, where clients have tests of their own, of the test rows."""
+    columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
+    for offsets in columns.values():
         if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise ValueError("its offsets do not ascend from 0")
-    return found["offset"], found.get("test_offset")
+    return columns["offset"], columns.get("test_offset")

@@ -26,7 +26,7 @@ class Digits(Thinned):
 
     Attributes:
         test_fraction: the share of rows drawn, by the seed, for the test.
-        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
+        thin, thin_keep, thin_share: see Thinned.
     """
 
     test_fraction: TestFraction = 0.2
@@ -50,9 +50,9 @@ class Torchvision(Thinned):
     """A data set that torchvision reads, or downloads, in its own layout of folders.
 
     Attributes:
-        root: the folder torchvision calls root; None stands for $RAYSIM_DATA_ROOT, or ``data`` where that is not set.
-        download: whether torchvision may fetch what is missing.
-        thin, thin_keep, thin_share: classes that lose training rows, and what stays of them.
+        root: torchvision's root folder; None stands for $RAYSIM_DATA_ROOT, or ``data`` where that is not set.
+        download: True lets torchvision download missing files.
+        thin, thin_keep, thin_share: see Thinned.
     """
 
     classes: ClassVar[int] = CLASSES
@@ -73,21 +73,21 @@ class Torchvision(Thinned):
 
     @abstractmethod
     def _folder(self) -> Path:
-        """Where torchvision looks for the files."""
+        """Returns the folder in which torchvision looks for the files."""
 
     @abstractmethod
     def _images(self, dataset: Any) -> np.ndarray:
-        """The (rows, channels, height, width) uint8 pixels of a torchvision data set."""
+        """Returns the pixels of a torchvision data set, (rows, channels, height, width) uint8."""
 
     def _root(self) -> Path:
         return Path(self.root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
 
     def _labels(self, dataset: Any) -> np.ndarray:
-        """The (rows,) class numbers of a torchvision data set."""
+        """Returns the class numbers of a torchvision data set, (rows,)."""
         return np.asarray(dataset.targets)
 
     def _split(self, train: bool) -> dict[str, Any]:
-        """How torchvision is asked for a split."""
+        """Returns the arguments by which torchvision is asked for a split."""
         return {"train": train}
 
     def _table(self, train: bool) -> Table:
@@ -163,7 +163,7 @@ class CIFAR100(CIFAR10):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class STL10(Torchvision):
-    """Photographs (Coates et al., 2011): 5,000 + 8,000 colour images 96x96, 10 classes; those without labels are left.
+    """Photographs (Coates et al., 2011): 5,000 + 8,000 labelled colour images 96x96, 10 classes.
 
     Rows are (3, 96, 96) uint8; inputs are scaled to [-1, 1].
     """

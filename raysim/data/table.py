@@ -1,4 +1,4 @@
-"""What a data set is before it is dealt to clients: two tables of rows, and the source that loads them."""
+"""A data set before its rows are dealt to clients: two tables of rows, and the source that loads them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ class Table:
 
     Attributes:
         features: (rows, *shape) uint8 (images, as on disk) or float32, all finite.
-        labels: (rows,) int64 class numbers from 0; the original class, since making it binary is a problem's business.
-        clients: (rows,) the client each row comes from, of any sortable type; None where the data does not say.
+        labels: (rows,) int64 class numbers from 0, those of the data set; a problem may make them binary.
+        clients: (rows,) the client that each row comes from, of any sortable type; None where the data does not say.
 
     Raises:
         DataError: lengths or types disagree, a label is negative, or a feature is not finite (row and feature named).
@@ -60,11 +60,11 @@ class Table:
         return self.features.shape[1:]
 
     def take(self, rows: NDArray[np.int64]) -> "Table":
-        """A copy of these rows, in this order."""
+        """Returns a copy of these rows, in this order."""
         return Table(self.features[rows], self.labels[rows], None if self.clients is None else self.clients[rows])
 
     def joined(self, other: "Table") -> "Table":
-        """These rows and then the other's, of the same shape; whose they are is known if it is of both."""
+        """Returns these rows and then the other's, of the same shape; with clients where both tables have them."""
         clients = None
         if self.clients is not None and other.clients is not None:
             clients = np.concatenate([self.clients, other.clients])
@@ -74,7 +74,10 @@ class Table:
         return Table(features, labels, clients)
 
     def thinned(self, classes: Iterable[int], keep: float, seed: int) -> "Table":
-        """With `keep` of the rows of each of these classes, rounded, drawn by `seed`; rows keep their order."""
+        """Returns the table with a share `keep`, rounded, of the rows of each of these classes, drawn by `seed`.
+
+        Rows keep their order.
+        """
         stays = np.ones(len(self), dtype=bool)
         for c in classes:
             rows = np.flatnonzero(self.labels == c)
@@ -83,14 +86,17 @@ class Table:
         return self.take(np.flatnonzero(stays))
 
     def thinned_to(self, classes: Iterable[int], rows: int, seed: int) -> "Table":
-        """With so many rows of these classes together, drawn by `seed`; rows keep their order."""
-        own = np.flatnonzero(np.isin(self.labels, list(classes)))
+        """Returns the table with so many rows of these classes together, drawn by `seed`; rows keep their order."""
+        thinned = np.flatnonzero(np.isin(self.labels, list(classes)))
         stays = np.ones(len(self), dtype=bool)
-        stays[own[draws.permutation(len(own), seed, "thin together")[rows:]]] = False
+        stays[thinned[draws.permutation(len(thinned), seed, "thin together")[rows:]]] = False
         return self.take(np.flatnonzero(stays))
 
     def split(self, fraction: float, seed: int) -> tuple["Table", "Table"]:
-        """(train, test): `fraction` of the rows, rounded, drawn by `seed` for the test; both keep the order of rows."""
+        """Returns (train, test), where a share `fraction` of the rows, rounded, is drawn by `seed` for the test.
+
+        Rows keep their order in both.
+        """
         order = draws.permutation(len(self), seed, "split")
         n_test = round(len(self) * fraction)
         return self.take(np.sort(order[n_test:])), self.take(np.sort(order[:n_test]))
@@ -98,11 +104,11 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A loaded data set.
+    """A loaded data set: its training and its test rows.
 
     Attributes:
         train, test: tables of one row shape and dtype; the test may be empty.
-        classes: how many classes there are; every label is below it.
+        classes: the number of classes; every label is below it.
         mul, add: a network's inputs are ``features * mul + add``, applied when a minibatch is gathered, so that images
             stay uint8 on disk.
 
@@ -134,7 +140,7 @@ class Source(ABC):
 
     @abstractmethod
     def load(self, seed: int) -> Splits:
-        """The data; `seed` decides whatever is random in it (a test split, synthetic numbers).
+        """Returns the data; `seed` decides whatever is random in it (a test split, synthetic numbers).
 
         Raises:
             DataError: a file is missing, damaged or not of the expected layout; the message names it.
@@ -142,11 +148,11 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Text that changes whenever the loaded data would, beyond the settings: files' sizes and times, versions."""
+        """Returns a text that changes whenever the same settings load other data: files' sizes and times, versions."""
 
 
 def stamps(paths: Iterable[Path]) -> str:
-    """A fingerprint of files: one line each with the full path, size and time of change.
+    """Returns a fingerprint of files: one line each with the full path, size and time of change.
 
     Raises:
         DataError: a file cannot be looked at.

@@ -1,4 +1,4 @@
-"""Imbalance made from a data set of classes, by leaving rows out."""
+"""Imbalanced data sets, made from balanced ones by leaving out rows of some classes."""
 
 import math
 from abc import abstractmethod
@@ -23,9 +23,9 @@ class Thinned(Source):
 
     Attributes:
         thin: classes that lose training rows.
-        thin_keep: the share of each one's rows that stays, drawn by the seed.
-        thin_share: in its place, the share that the rows of all of them together are to have in what stays, drawn from
-            all of them alike; as many rows as do not exceed it.
+        thin_keep: the share of each of these classes' training rows that stays, drawn by the seed.
+        thin_share: instead of `thin_keep`, the share that the thinned classes together have of the remaining rows; the
+            largest number of rows that does not exceed it is drawn from these classes alike.
     """
 
     thin: tuple[int, ...] = ()
@@ -46,14 +46,14 @@ class Thinned(Source):
             return replace(splits, train=splits.train.thinned(self.thin, self.thin_keep, seed))
         if self.thin_keep != 1:
             raise ConfigError("data.thin_share", "cannot stand beside data.thin_keep; keep one of the two")
-        own = int(np.isin(splits.train.labels, self.thin).sum())
+        n_thinned = int(np.isin(splits.train.labels, self.thin).sum())
         share = Fraction(str(self.thin_share))  # as it is written: 0.1 is a tenth
-        stay = math.floor((len(splits.train) - own) * share / (1 - share))
-        if not 0 < stay <= own:
-            cause = f"takes {stay:,} rows of the thinned classes for this share, and there are {own:,}"
+        stay = math.floor((len(splits.train) - n_thinned) * share / (1 - share))
+        if not 0 < stay <= n_thinned:
+            cause = f"takes {stay:,} rows of the thinned classes for this share, and there are {n_thinned:,}"
             raise ConfigError("data.thin_share", f"it {cause}; take another share, or other classes")
         return replace(splits, train=splits.train.thinned_to(self.thin, stay, seed))
 
     @abstractmethod
     def read(self, seed: int) -> Splits:
-        """All of it; as `load`."""
+        """Returns the data before it is thinned; otherwise as `load`."""

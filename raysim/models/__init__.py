@@ -1,4 +1,4 @@
-"""Networks, named as in the papers' tables. One of your own is any nn.Module class that takes `shape` and `outputs`."""
+"""Networks, named as in the papers' tables. Your own may be any nn.Module class that takes `shape` and `outputs`."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Convolutional networks of the papers' tables."""
+"""Convolutional networks, as the papers' tables list their layers."""
 
 from typing import Annotated
 
@@ -10,8 +10,8 @@ from raysim.errors import ConfigError
 Channels = Annotated[int, Field(ge=1)]
 
 
-def _pooled(side: int, kernels: tuple[int, ...], pools: int) -> int:
-    """Side of a square image after unpadded convolutions, the first `pools` of them followed by 2x2 pooling."""
+def _side_after(side: int, kernels: tuple[int, ...], pools: int) -> int:
+    """Returns a square image's side after unpadded convolutions, the first `pools` of them followed by 2x2 pooling."""
     for layer, kernel in enumerate(kernels):
         side = side - kernel + 1
         if layer < pools:
@@ -35,7 +35,7 @@ class LeNet5(nn.Module):
     def __init__(self, shape: tuple[int, ...], outputs: int, final_relu: bool = False) -> None:
         super().__init__()
         channels, side = _images(shape, "lenet5")
-        side = _pooled(side, (5, 5), pools=2)
+        side = _side_after(side, (5, 5), pools=2)
         if side < 1:
             raise ConfigError("model.name", f"lenet5 needs images of at least 16 x 16, not {shape[1]} x {shape[2]}")
         self.features = nn.Sequential(
@@ -58,7 +58,7 @@ class LeNet5(nn.Module):
 
 
 def _xavier(module: nn.Module) -> None:
-    """Normal weights of Xavier's variance, and biases of 1 over their number: FedSGDA's initialisation."""
+    """Draws normal weights of Xavier's variance and sets n biases to 1/n, which is FedSGDA's initialisation."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.xavier_normal_(module.weight)
         if module.bias is not None:
@@ -74,7 +74,7 @@ class TanhCNN(nn.Module):
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         channels, side = _images(shape, "tanh_cnn")
-        side = _pooled(side, (3, 3), pools=2)
+        side = _side_after(side, (3, 3), pools=2)
         if side < 1:
             raise ConfigError("model.name", f"tanh_cnn needs images of at least 10 x 10, not {shape[1]} x {shape[2]}")
         self.layers = nn.Sequential(
@@ -154,7 +154,7 @@ class FiveLayerCNN(nn.Module):
     ) -> None:
         super().__init__()
         colours, side = _images(shape, "cnn5")
-        side = _pooled(side, (5, 5), pools=2)
+        side = _side_after(side, (5, 5), pools=2)
         if side < 1:
             raise ConfigError("model.name", f"cnn5 needs images of at least 16 x 16, not {shape[1]} x {shape[2]}")
         first, second = channels
@@ -182,7 +182,7 @@ class TutorialCNN(nn.Module):
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         channels, side = _images(shape, "tutorial_cnn")
-        side = _pooled(side, (3, 3, 3), pools=2)
+        side = _side_after(side, (3, 3, 3), pools=2)
         if side < 1:
             raise ConfigError(
                 "model.name", f"tutorial_cnn needs images of at least 18 x 18, not {shape[1]} x {shape[2]}"

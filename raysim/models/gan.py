@@ -12,9 +12,9 @@ class DCGAN(nn.Module):
     1,102,721. Weights of linear and transposed convolutional layers are Xavier's.
 
     Attributes:
-        noise: random numbers that an image is made of.
-        generator: (B, noise) to images (B, channels, 28, 28) with values in [-1, 1].
-        discriminator: images to logits (B, 1), high for real ones.
+        noise: the number of random numbers from which an image is generated.
+        generator: maps noise (B, noise) to images (B, channels, 28, 28) with values in [-1, 1].
+        discriminator: maps images to logits (B, 1), high for real ones.
     """
 
     def __init__(self, shape: tuple[int, ...], outputs: int = 1, noise: int = 100) -> None:
@@ -41,5 +41,5 @@ class DCGAN(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Logits of generated images."""
+        """Returns the discriminator's logits of images generated from noise."""
         return self.discriminator(self.generator(noise))  # type: ignore[no-any-return]

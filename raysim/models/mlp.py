@@ -11,7 +11,7 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class MLP(nn.Sequential):
-    """ReLU perceptron on flattened inputs; (200, 200) on 784 pixels is the CD-MAGE paper's robust network."""
+    """A ReLU perceptron on flattened inputs; (200, 200) on 784 pixels is the CD-MAGE paper's robust network."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int, hidden: tuple[Width, ...] = (200, 200)) -> None:
         widths = [math.prod(shape), *hidden, outputs]

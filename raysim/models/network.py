@@ -15,12 +15,12 @@ from raysim.registry import Registry
 
 @dataclass(frozen=True)
 class Network:
-    """(w, inputs) -> outputs, with w of shape (size,).
+    """A network as a function (w, inputs) -> outputs, with weights w of shape (size,).
 
     Attributes:
-        build: makes the module, with PyTorch's default initialisation of its layers unless it sets its own.
-        outputs: that it is built for.
-        part: the submodule that is meant; None is the whole.
+        build: makes the module, with PyTorch's default initialisation of its layers unless the module sets its own.
+        outputs: number of outputs that the module is built for.
+        part: the submodule that the network consists of; None is the whole module.
     """
 
     build: "NetworkFactory"
@@ -29,28 +29,28 @@ class Network:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The module whose structure is used; its own weights never are."""
+        """The module whose structure is used; its own weights are never used."""
         return self._fresh(0)
 
     def __getstate__(self) -> tuple["NetworkFactory", int, str | None]:
-        return self.build, self.outputs, self.part  # not the module, whose weights nobody needs
+        return self.build, self.outputs, self.part  # without the module, whose weights nobody needs
 
     def __setstate__(self, state: tuple["NetworkFactory", int, str | None]) -> None:
         for name, value in zip(("build", "outputs", "part"), state, strict=True):
             object.__setattr__(self, name, value)
-        _ = self.module  # now, since it must not be built within a transformation
+        _ = self.module  # built now, since it must not be built within a function transform
 
     @cached_property
     def size(self) -> int:
-        """Number of weights."""
+        """The number of weights."""
         return sum(self._lengths)
 
     def init(self, seed: int) -> Tensor:
-        """Initial weights, float32, shape (size,). PyTorch's global generator is left as it was."""
+        """Draws initial weights, float32, shape (size,). PyTorch's global generator stays as it is."""
         return torch.cat([p.detach().reshape(-1) for p in self._fresh(seed).parameters()])
 
     def unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        """Views of w under the module's parameter names."""
+        """Returns views of w under the module's parameter names."""
         pieces = w.split(self._lengths)  # one split: its backward is a single concatenation
         return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
 
@@ -79,14 +79,14 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkFactory:
-    """The configured architecture for inputs of a given shape; called with a number of outputs it gives the Network.
+    """The configured architecture for inputs of a given shape; called with a number of outputs it returns the Network.
 
     A problem decides how many outputs it needs, so it receives this and not a finished network.
 
     Attributes:
         models: the registry to look `name` up in.
         name, settings: as in the configuration.
-        shape: of one input.
+        shape: shape of one input.
     """
 
     models: Registry
@@ -98,7 +98,7 @@ class NetworkFactory:
         return Network(self, outputs, part)
 
     def module(self, outputs: int) -> nn.Module:
-        """A new module. Raises ConfigError for one that would carry something hidden from one call to the next."""
+        """Builds a module. Raises ConfigError where it draws random numbers or keeps state between calls."""
         module: nn.Module = self.models.build(self.name, self.settings, shape=self.shape, outputs=outputs)
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd):

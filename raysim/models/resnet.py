@@ -13,7 +13,7 @@ _norm = functools.partial(nn.BatchNorm2d, track_running_stats=False)
 
 
 class _Block(nn.Module):
-    """Two convolutions around which the input is led, taken at every second pixel and with zeros for new channels."""
+    """Two convolutions and a shortcut of the input, at every `stride`-th pixel and with zeros for new channels."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
@@ -24,10 +24,10 @@ class _Block(nn.Module):
         )  # fmt: skip
 
     def forward(self, inputs: Tensor) -> Tensor:
-        made = self.net(inputs)
-        around = inputs[..., :: self.stride, :: self.stride]
-        new = made.shape[1] - around.shape[1]
-        return torch.relu(made + pad(around, (0, 0, 0, 0, new // 2, new // 2)))
+        residual = self.net(inputs)
+        shortcut = inputs[..., :: self.stride, :: self.stride]
+        new = residual.shape[1] - shortcut.shape[1]
+        return torch.relu(residual + pad(shortcut, (0, 0, 0, 0, new // 2, new // 2)))
 
 
 class ResNet20(nn.Module):
@@ -70,7 +70,7 @@ class DenseNet121(nn.Module):
         self.net = torchvision.models.densenet121(num_classes=outputs)
         if shape[0] != 3:
             self.net.features.conv0 = nn.Conv2d(shape[0], 64, kernel_size=7, stride=2, padding=3, bias=False)
-        torch.func.replace_all_batch_norm_modules_(self.net)  # by such as keep no statistics
+        torch.func.replace_all_batch_norm_modules_(self.net)  # by layers that keep no statistics
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.net(inputs)  # type: ignore[no-any-return]
@@ -82,8 +82,8 @@ class ResNet18(nn.Module):
     11,181,642 weights with 3 channels and 10 outputs.
 
     Attributes:
-        weights: a file of torchvision's, such as resnet18-f37072fd.pth, to begin with; nothing is downloaded. The last
-            layer stays new, and running statistics of BatchNorm are left out. None begins with PyTorch's own.
+        weights: a file of torchvision's, such as resnet18-f37072fd.pth, with the initial weights of all layers but the
+            last; running statistics of BatchNorm are left out. Nothing is downloaded. None draws all weights.
     """
 
     def __init__(self, shape: tuple[int, ...], outputs: int, weights: str | None = None) -> None:
@@ -102,11 +102,11 @@ class ResNet18(nn.Module):
         return self.net(inputs)  # type: ignore[no-any-return]
 
     def _load(self, path: Path) -> None:
-        own = self.net.state_dict()
+        initial = self.net.state_dict()
         try:
-            given = torch.load(path, weights_only=True, map_location="cpu")
-            fitting = {name: given[name] for name in own if not name.startswith("fc.")}
-            self.net.load_state_dict(own | fitting)
+            saved = torch.load(path, weights_only=True, map_location="cpu")
+            fitting = {name: saved[name] for name in initial if not name.startswith("fc.")}
+            self.net.load_state_dict(initial | fitting)
         except (OSError, KeyError, RuntimeError, TypeError, ValueError, EOFError) as error:
             cause = " ".join(str(error).split())
             raise ConfigError("model.weights", f"{path} does not fit torchvision's resnet18 here ({cause})") from error

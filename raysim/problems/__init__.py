@@ -1,4 +1,4 @@
-"""Saddle problems: one file each."""
+"""Saddle problems, one file each."""
 
 from raysim.problems.abilities import (
     ClosedFormDual,

@@ -1,4 +1,4 @@
-"""Abilities of problems: what only some of them can do, each a class to derive from beside Problem.
+"""Abilities that only some problems have, each a class from which a problem derives in addition to Problem.
 
 | ability | who asks for it |
 |---|---|
@@ -38,7 +38,7 @@ from raysim.problems.problem import Problem
 
 
 class Ability(ABC):
-    """Base of the abilities.
+    """The base class of the abilities.
 
     Attributes:
         absent: ends the error "<problem> ..." about a problem that lacks the ability.
@@ -64,11 +64,11 @@ def require_declared(problem: Problem) -> None:
     """
     for ability in _below(Ability):
         methods = [name for name, member in vars(ability).items() if not name.startswith("_") and _is_code(member)]
-        own = next((name for name in methods if hasattr(type(problem), name)), None)
-        if own is not None and not isinstance(problem, ability) and not hasattr(Problem, own):
+        method = next((name for name in methods if hasattr(type(problem), name)), None)
+        if method is not None and not isinstance(problem, ability) and not hasattr(Problem, method):
             raise ConfigError(
                 "problem.name",
-                f"{type(problem).__name__} has a method {own!r}, which counts only for a class that derives from "
+                f"{type(problem).__name__} has a method {method!r}, which counts only for a class that derives from "
                 f"raysim.problems.{ability.__name__}; name that before Problem among its bases",
             )
 
@@ -106,16 +106,16 @@ class Evaluated(Ability):
 
     def trouble(self, metrics: Mapping[str, float | None]) -> str | None:
         """Says what is wrong with a point that has these metrics on a split, and what to try; None if nothing is."""
-        lost = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
-        return f"{lost[0]} is {metrics[lost[0]]}; take smaller step sizes" if lost else None
+        infinite = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
+        return f"{infinite[0]} is {metrics[infinite[0]]}; take smaller step sizes" if infinite else None
 
 
 class ScoredByRow(Evaluated):
-    """Can be measured from what it makes of each row. The server's evaluation asks for it."""
+    """Can be measured from the outputs for each row. The server's evaluation asks for it."""
 
     @abstractmethod
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Returns whatever `metrics` needs of each row, (B, ...)."""
+        """Returns the outputs for each row that `metrics` takes, (B, ...)."""
 
     @abstractmethod
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
@@ -132,7 +132,7 @@ class StatisticsOfRows(Ability):
 
     @abstractmethod
     def settled(self, z: Point, train: Pool) -> Callable[[Pool], Pool]:
-        """Returns what turns each split's pool into the one that z is evaluated on, given the training rows."""
+        """Returns a function from each split's pool to the pool that z is evaluated on, given the training rows."""
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,14 @@ class Prepared(Ability):
 
         Args:
             shards: the data.
-            cache: a folder in which may be kept what is slow to make.
-            report: is told a line about what takes long.
+            cache: a folder for files that are slow to make.
+            report: is called with a line about work that takes long.
         """
 
     @property
     @abstractmethod
     def files(self) -> Sequence[Path]:
-        """The files that it is unpickled from, of those that `prepared` keeps: every node of a cluster gets them."""
+        """The files kept by `prepared` that the problem is unpickled from: every node of a cluster gets them."""
 
 
 class HasNetworks(Ability):
@@ -263,12 +263,12 @@ class HasExtractor(Ability):
     @property
     @abstractmethod
     def extractor_size(self) -> int:
-        """How many of x's numbers, its first, are weights of the extractor. Raises ConfigError where it has none."""
+        """The number of the extractor's weights, with which x begins. Raises ConfigError where there is none."""
 
     @property
     @abstractmethod
     def feature_size(self) -> int:
-        """How many numbers the extractor makes of a row. Raises ConfigError where it has none."""
+        """The number of a row's features. Raises ConfigError where the model has no extractor."""
 
 
 class HasCodes(Ability):
@@ -279,4 +279,4 @@ class HasCodes(Ability):
     @property
     @abstractmethod
     def code_size(self) -> int:
-        """How many numbers a row's code has."""
+        """The number of numbers in a row's code."""

@@ -13,7 +13,8 @@ for minimax problems", appendix B.2. With score h, label b in {-1, +1} and prior
 | p | prior | share of positive rows over all clients (tau in the paper) |
 
 F is 2p(1-p)-strongly concave in y. With w held, the saddle is s1 = E[h|+], s2 = E[h|-], y = s2 - s1, and F there is
-p(1-p) (E[(1 - h + h')^2] - 1) over pairs of a positive h and a negative h': negative for a good scorer. Read the AUC.
+p(1-p) (E[(1 - h + h')^2] - 1) over pairs of a positive h and a negative h', which is negative for a good scorer. Judge
+a scorer by its AUC, not by F.
 """
 
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class AUC(ClosedFormDual, Binary):
 
     @cached_property
     def p(self) -> float:
-        """The prior in use."""
+        """The prior: the setting, or else the share of positive rows in all training data."""
         return super().p if self.prior is None else self.prior
 
     @cached_property
@@ -74,7 +75,7 @@ class AUC(ClosedFormDual, Binary):
         return torch.softmax(outputs, dim=-1)[..., 1] if self.score == "softmax" else torch.sigmoid(outputs[..., 0])
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """F of the module's docstring, over the batch's rows."""
+        """Returns F of the module's docstring, as the weighted sum over the batch's rows."""
         h, p = self.scores(outputs), self.p
         positive = self.is_positive(batch.labels)
         s1, s2 = rest[..., :1], rest[..., 1:]
@@ -83,12 +84,12 @@ class AUC(ClosedFormDual, Binary):
         return (batch.weights * f).sum(-1)
 
     def best_dual(self, z: Point, batch: Batch) -> Tensor:
-        """E[h|-] - E[h|+] where a share p of the batch is positive; the maximiser of F on any batch."""
+        """Returns the y that maximises F on the batch, E[h|-] - E[h|+] where a share p of its rows is positive."""
         slope = self.p - self.is_positive(batch.labels).to(z.x.dtype)
         return (batch.weights * slope * self.outputs(z, batch)).sum(-1, keepdim=True) / (self.p * (1 - self.p))
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`auc` and `score_std`, of the scores. `value`: F over the pooled rows."""
+        """Returns `auc` and `score_std` of the scores, and `value`, which is F over the pooled rows."""
         h, pos = outputs, self.are_positive(labels)
         s1, s2, y, p = float(z.x[-2]), float(z.x[-1]), float(z.y[0]), self.p
         f = np.where(

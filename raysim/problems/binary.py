@@ -1,4 +1,4 @@
-"""What problems share that tell chosen classes from the rest: labels, scores, and the area under the ROC curve."""
+"""The common parts of problems that tell chosen classes from the rest: labels, scores, and the ROC curve."""
 
 import functools
 import operator
@@ -23,11 +23,11 @@ from raysim.problems.pool import Pool
 from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
-# Kept of a ROC curve. What lies between two of them, right and up, is 1/250 long, and a straight line instead takes at
-# most 1/8 of that squared from the area: 1e-3 in all.
+# Points of a ROC curve that are kept. The stretch between two of them is 1/250 long, right and up together, and a
+# straight line in its place changes the area by at most 1/8 of that squared: 1e-3 in all.
 ROC_POINTS = 500
 
-# Standard deviation of scores below which they are called the same: ranks are then those of rounding.
+# Standard deviation of scores below which they count as equal, because their ranks are those of rounding errors.
 SAME_SCORES = 1e-6
 
 
@@ -67,21 +67,24 @@ class Binary(LabelScored, HasFigures, NetworkProblem):
 
     @abstractmethod
     def scores(self, outputs: Tensor) -> Tensor:
-        """Scores in [0, 1] (..., B) from the network's outputs (..., B, net.outputs)."""
+        """Returns scores in [0, 1], (..., B), from the network's outputs (..., B, net.outputs)."""
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Scores, shape (B,)."""
+        """Returns the scores of the batch's rows, (B,)."""
         return self.scores(self.net(z.x[: self.net.size], batch.inputs))
 
     def ranking(self, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`auc`: exact area under the ROC curve of the pooled scores, None when a split has one kind of label only.
-        `score_std`: spread of the scores; near 0 the network has saturated."""
+        """Returns the metrics of pooled scores (N,) with labels (N,).
+
+        `auc` is the exact area under the ROC curve, None where a split has one kind of label only. `score_std` is the
+        standard deviation of the scores; near 0 the network has saturated.
+        """
         from sklearn.metrics import roc_auc_score
 
         positive = self.are_positive(labels)
-        both = 0 < positive.sum() < len(positive)
+        has_both_kinds = 0 < positive.sum() < len(positive)
         return {
-            "auc": float(roc_auc_score(positive, scores)) if both else None,
+            "auc": float(roc_auc_score(positive, scores)) if has_both_kinds else None,
             "score_std": float(scores.std()),
         }
 
@@ -95,7 +98,7 @@ class Binary(LabelScored, HasFigures, NetworkProblem):
         return super().trouble(metrics)
 
     def curves(self, z: Point, pool: Pool) -> Mapping[str, Curve]:
-        """`roc`: of the pooled scores, where a split has both kinds of label."""
+        """Returns the curve `roc` of the pooled scores, where a split has both kinds of label."""
         from sklearn.metrics import roc_curve
 
         positive = self.are_positive(pool.labels)
@@ -103,19 +106,19 @@ class Binary(LabelScored, HasFigures, NetworkProblem):
             return {}
         false, true, _ = roc_curve(positive, pool.each(type(self).outputs, z))
         if len(false) > ROC_POINTS:
-            # Evenly along the curve: every so many of its corners would cut off long stretches.
+            # The points lie evenly along the curve: every n-th of its corners would cut off long stretches.
             at = np.linspace(0, 2, ROC_POINTS)
             false, true = np.interp(at, false + true, false), np.interp(at, false + true, true)
         return {"roc": Curve(false, true, "false positive rate", "true positive rate")}
 
     def label_scores(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """1 for a positive row, so that a client's mean is its share of positives."""
+        """Returns 1 for a positive row and 0 for another, so that a client's mean is its share of positives."""
         return self.are_positive(labels).astype(np.float64)
 
     def are_positive(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows of pooled labels (N,) are positive."""
+        """Returns True for the positive rows of pooled labels (N,)."""
         return np.isin(labels, self.positive)
 
     def is_positive(self, labels: Tensor) -> Tensor:
-        """The same of a batch's labels (..., B)."""
+        """Returns True for the positive rows of a batch's labels (..., B)."""
         return functools.reduce(operator.or_, (labels == c for c in self.positive))

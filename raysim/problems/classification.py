@@ -1,4 +1,4 @@
-"""Classification by cross-entropy, and what problems whose rows have cross-entropy losses share.
+"""Classification by cross-entropy, and the cross-entropy of rows for other problems.
 
     min over x of E CE(h_x(a), b)
 
@@ -6,7 +6,7 @@
 |---|---|---|
 | x | z.x | network weights; there is no y, which has length 0 |
 
-Of a model's submodules `extractor` and `head`, personalised methods tell the weights apart: x = (u, v) then.
+Personalised methods take x = (u, v), the weights of a model's submodules `extractor` and `head`.
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ from raysim.registry import STRICT
 
 
 def row_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each row: logits (..., B, C) and labels (..., B) to (..., B)."""
+    """Returns the cross-entropy of each row, (..., B), from logits (..., B, C) and labels (..., B)."""
     return cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
 
 
 def pooled_losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The same of pooled outputs: (N, C) and (N,) to (N,)."""
+    """Returns the cross-entropy of each pooled row, (N,), from logits (N, C) and labels (N,)."""
     shifted = logits - logits.max(1, keepdims=True)
     losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
     return losses
@@ -61,12 +61,12 @@ class Classification(HasExtractor, NetworkProblem):
 
     @cached_property
     def extractor(self) -> Network:
-        """The part of the classifier that gives the features. Raises ConfigError where it has none."""
+        """The part of the classifier that computes the features. Raises ConfigError where the model has none."""
         return self.network(self.data.classes, "extractor")
 
     @cached_property
     def head(self) -> Network:
-        """The part that gives the logits of features."""
+        """The part of the classifier that computes the logits. Raises ConfigError where the model has none."""
         return self.network(self.data.classes, "head")
 
     @property
@@ -79,19 +79,19 @@ class Classification(HasExtractor, NetworkProblem):
 
     @cached_property
     def feature_size(self) -> int:
-        """Numbers in a row's features."""
+        """The number of a row's features."""
         return self.extractor(self.extractor.init(0), torch.zeros(1, *self.data.shape)).shape[-1]
 
     def features(self, u: Tensor, batch: Batch) -> Tensor:
-        """(B, d), of the batch's rows, by the extractor's weights u."""
+        """Returns the features of the batch's rows, (B, d), with the extractor's weights u."""
         return self.extractor(u, batch.inputs)
 
     def logits(self, v: Tensor, features: Tensor) -> Tensor:
-        """(B, C), of features (B, d), by the head's weights v."""
+        """Returns the logits (B, C) of features (B, d), with the head's weights v."""
         return self.head(v, features)
 
     def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The weighted sum over the batch's rows."""
+        """Returns the cross-entropy of logits (..., B, C), as the weighted sum over the batch's rows."""
         return (batch.weights * row_losses(logits, batch.labels)).sum(-1)
 
     def init(self, seed: int) -> Point:
@@ -99,15 +99,15 @@ class Classification(HasExtractor, NetworkProblem):
         return Point(w, w.new_zeros(0))
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """The cross-entropy of the batch's rows."""
+        """Returns the cross-entropy of the batch's rows, as a weighted sum."""
         return self.cross_entropy(outputs, batch)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Logits, shape (B, C)."""
+        """Returns the logits of the batch's rows, (B, C)."""
         return self.net(z.x, batch.inputs)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`accuracy`, and `value`: the mean cross-entropy."""
+        """Returns `accuracy`, and `value`, which is the mean cross-entropy."""
         return {
             "accuracy": float((outputs.argmax(1) == labels).mean()),
             "value": float(pooled_losses(outputs, labels).mean()),

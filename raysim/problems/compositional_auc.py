@@ -13,8 +13,8 @@ https://arxiv.org/abs/2304.10101, equations 1 to 4:
 | CE | cross_entropy | binary cross-entropy of the network's one output | section 3.1 |
 | rho | rho | the inner step | not given; 0.1 in the code of Yuan et al. |
 
-Over clients both levels are averaged: f is the mean of theirs at the mean of their g. The Jacobian's product with a
-vector q is q - rho (Hessian of CE times q_w, 0, 0), by reverse differentiation of the gradient.
+Both levels are means over clients: f is the mean of the clients' f at the mean of their g. The Jacobian's product with
+a vector q is q - rho (Hessian of CE times q_w, 0, 0), by reverse differentiation of the gradient.
 """
 
 from typing import Literal
@@ -40,7 +40,7 @@ class CompositionalAUC(Composed, AUC):
 
     Attributes:
         positive, prior: as for the AUC problem.
-        score: `sigmoid`, of the network's one output.
+        score: `sigmoid`, since the network has one output.
         rho: the inner step.
         first_order: leave the Hessian out of the Jacobian, as an ablation; the gradient is then wrong.
     """
@@ -50,7 +50,7 @@ class CompositionalAUC(Composed, AUC):
     first_order: bool = False
 
     def cross_entropy(self, x: Tensor, batch: Batch) -> Tensor:
-        """That of the rows at the weights in x, a weighted sum."""
+        """Returns CE at the weights in x, as the weighted sum over the batch's rows."""
         logits = self.net(x[: self.net.size], batch.inputs)[..., 0]
         return (batch.weights * binary_row_losses(logits, self.is_positive(batch.labels))).sum(-1)
 
@@ -62,9 +62,9 @@ class CompositionalAUC(Composed, AUC):
         if self.first_order:
             h = (1 - alpha) * h + alpha * (z.x - rho * slope(z.x))
             return h, self.gradient(Point(h, z.y), outer)
-        down, times_hessian = torch.func.vjp(slope, z.x)  # type: ignore[misc]
-        # Both are detached: what they are made of would stay in memory as long as the carry.
-        h = (1 - alpha) * h + alpha * (z.x - rho * down.detach())
+        gradient, times_hessian = torch.func.vjp(slope, z.x)  # type: ignore[misc]
+        # Both are detached: their graph would stay in memory as long as the carry.
+        h = (1 - alpha) * h + alpha * (z.x - rho * gradient.detach())
         q = self.gradient(Point(h, z.y), outer)
         (curved,) = times_hessian(q.x)
         return h, Point(q.x - rho * curved.detach(), q.y)

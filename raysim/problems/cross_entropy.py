@@ -1,4 +1,4 @@
-"""Cross-entropy of chosen classes against the rest, and the ratio loss: what AUC maximisation is compared with.
+"""Cross-entropy of chosen classes against the rest, and the ratio loss, with which AUC maximisation is compared.
 
 X. Zhang et al., "Federated compositional deep AUC maximization", NeurIPS 2023, https://arxiv.org/abs/2304.10101,
 section 6.1; the ratio loss is L. Wang, S. Xu, X. Wang, Q. Zhu, "Addressing class imbalance in federated learning", AAAI
@@ -45,7 +45,7 @@ class BinaryCrossEntropy(Binary):
 
     @property
     def row_weights(self) -> tuple[float, float]:
-        """Of a negative row and of a positive one."""
+        """The weights w_b of a negative and of a positive row."""
         return 1.0, 1.0
 
     def init(self, seed: int) -> Point:
@@ -56,7 +56,7 @@ class BinaryCrossEntropy(Binary):
         return torch.sigmoid(outputs[..., 0])
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """The weighted cross-entropy of the batch's rows."""
+        """Returns the mean of w_b CE, as the weighted sum over the batch's rows."""
         positive = self.is_positive(batch.labels)
         of_negative, of_positive = self.row_weights
         losses = binary_row_losses(outputs[..., 0], positive)
@@ -64,14 +64,14 @@ class BinaryCrossEntropy(Binary):
         return (batch.weights * weights * losses).sum(-1)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`auc` and `score_std`, of the scores. `accuracy`: of calling a row positive whose score is above 1/2."""
+        """Returns `auc` and `score_std` of the scores, and `accuracy`, with rows scored above 1/2 called positive."""
         right = (outputs > 0.5) == self.are_positive(labels)
         return {**self.ranking(outputs, labels), "accuracy": float(right.mean())}
 
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class RatioLoss(BinaryCrossEntropy):
-    """Cross-entropy that weighs the rarer of two kinds more, by how many of the other there are (x: weights; no y).
+    """Cross-entropy that weighs the rarer of two kinds more, by the ratio of their numbers (x: weights; no y).
 
     Attributes:
         positive: the classes whose label is +1.
@@ -83,7 +83,7 @@ class RatioLoss(BinaryCrossEntropy):
 
     @cached_property
     def ratios(self) -> tuple[float, float]:
-        """R of negatives and of positives."""
+        """The ratios R_b of negatives and of positives."""
         return self.p / (1 - self.p), (1 - self.p) / self.p
 
     @property
@@ -93,5 +93,5 @@ class RatioLoss(BinaryCrossEntropy):
 
 
 def binary_row_losses(logits: Tensor, positive: Tensor) -> Tensor:
-    """Cross-entropy of each row: logits (..., B) and whether it is positive (..., B) to (..., B)."""
+    """Returns the cross-entropy of each row, (..., B), from logits (..., B) and `positive` (..., B), True or False."""
     return binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none")

@@ -14,8 +14,8 @@ with L_c the mean cross-entropy over all clients' rows of class c.
 | y | z.y | weights of the classes, uniform at first |
 | p_c | | share of class c among all clients' rows |
 
-A batch's part is sum over its rows of weight times y_b / p_b times cross-entropy, b being the row's label: over all
-rows of all clients it is the function above, it is additive over chunks of a shard, and on a minibatch unbiased. The
+A batch's part is the sum over its rows of weight times y_b / p_b times cross-entropy, b being the row's label. Over all
+rows of all clients this is the function above; it is additive over chunks of a shard, and unbiased on a minibatch. The
 mean over the rows of each class within a minibatch, which the authors' code takes, is neither where a class is rare.
 """
 
@@ -76,30 +76,31 @@ class Fair(NetworkProblem):
         return Point(self.net.init(seed), torch.full((C,), 1 / C), Simplex(self.renormalise))
 
     def loss(self, outputs: Tensor, rest: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """F of the module's docstring, over the batch's rows."""
+        """Returns the batch's part of F, sum_b weights_b y_b / p_b CE_b."""
         weights = torch.gather(y * y.new_tensor(self._per_share_C), -1, batch.labels)
         return (batch.weights * weights * row_losses(outputs, batch.labels)).sum(-1)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Logits, shape (B, C)."""
+        """Returns the logits of the batch's rows, (B, C)."""
         return self.net(z.x, batch.inputs)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`accuracy`, `worst_class_accuracy`, and by class c `accuracy_c`, `loss_c` and its weight `y_c`. `value`: F.
+        """Returns the metrics on a split.
 
-        What is by class is None for one that a split has no rows of.
+        They are `accuracy`, `worst_class_accuracy`, `value`, which is F, and for each class c `accuracy_c`, `loss_c`
+        and its weight `y_c`. Accuracy and loss of a class are None where the split has no rows of the class.
         """
         losses = pooled_losses(outputs, labels)
         right = outputs.argmax(1) == labels
-        found: dict[str, float | None] = {"accuracy": float(right.mean())}
+        values: dict[str, float | None] = {"accuracy": float(right.mean())}
         by_class, value = [], 0.0
         for c, y_c in enumerate(z.y.tolist()):
-            mine = labels == c
-            there = bool(mine.any())
-            found[f"accuracy_{c}"] = float(right[mine].mean()) if there else None
-            found[f"loss_{c}"] = float(losses[mine].mean()) if there else None
-            found[f"y_{c}"] = y_c
-            if there:
-                by_class.append(float(right[mine].mean()))
-                value += y_c * float(losses[mine].mean())
-        return found | {"worst_class_accuracy": min(by_class), "value": value}
+            of_class = labels == c
+            has_rows = bool(of_class.any())
+            values[f"accuracy_{c}"] = float(right[of_class].mean()) if has_rows else None
+            values[f"loss_{c}"] = float(losses[of_class].mean()) if has_rows else None
+            values[f"y_{c}"] = y_c
+            if has_rows:
+                by_class.append(float(right[of_class].mean()))
+                value += y_c * float(losses[of_class].mean())
+        return values | {"worst_class_accuracy": min(by_class), "value": value}

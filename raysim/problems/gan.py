@@ -46,15 +46,15 @@ TOGETHER = 100
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class GAN(HasNetworks, ScoredByRow, HasFigures, Named, Prepared, Problem):
-    """A generator of images against a discriminator (x: the one, y: the other); scored by a classifier of real ones.
+    """A generator of images against a discriminator (x: generator, y: discriminator), scored by a classifier.
 
     Evaluation generates as many images as a split has rows. The Inception score's classifier is trained on the real
     images before the first run and kept.
 
     Attributes:
         saturating: the generator descends f itself, log(1 - D(G(w))), instead of -log D(G(w)).
-        classifier_epochs: over the training images.
-        score_splits: disjoint parts of the generated images, whose Inception scores are averaged.
+        classifier_epochs: epochs in which the classifier is trained on the training images.
+        score_splits: number of disjoint parts of the generated images, whose Inception scores are averaged.
         classifier: supplied by the simulator.
     """
 
@@ -71,12 +71,12 @@ class GAN(HasNetworks, ScoredByRow, HasFigures, Named, Prepared, Problem):
 
     @cached_property
     def generator(self) -> Network:
-        """Noise (B, noise) to images."""
+        """The network from noise (B, noise) to images."""
         return self.network(1, "generator")
 
     @cached_property
     def discriminator(self) -> Network:
-        """Images to logits (B, 1)."""
+        """The network from images to logits (B, 1)."""
         return self.network(1, "discriminator")
 
     @property
@@ -96,52 +96,55 @@ class GAN(HasNetworks, ScoredByRow, HasFigures, Named, Prepared, Problem):
         return Point(self.generator.init(seed), self.discriminator.init(seed))
 
     def value(self, z: Point, batch: Batch) -> Tensor:
-        """f of the module's docstring, on the batch's rows and noise."""
-        real, made = self._logits(z.y, batch.inputs), self._logits(z.y, self.generated(z.x, batch.noise))
+        """Returns f of the module's docstring, on the batch's rows and noise."""
+        real, generated = self._logits(z.y, batch.inputs), self._logits(z.y, self.generated(z.x, batch.noise))
         # log sigmoid(a) = -softplus(-a), log(1 - sigmoid(a)) = -softplus(a)
-        return -(batch.weights * (softplus(-real) + softplus(made))).sum()
+        return -(batch.weights * (softplus(-real) + softplus(generated))).sum()
 
     def gradient(self, z: Point, batch: Batch) -> Point:
         if self.saturating:
             return super().gradient(z, batch)
         images, back = torch.func.vjp(lambda x: self.generated(x, batch.noise), z.x)  # type: ignore[misc]
 
-        def against(y: Tensor) -> Tensor:
-            real, made = self._logits(y, batch.inputs), self._logits(y, images)
-            return -(batch.weights * (softplus(-real) + softplus(made))).sum()
+        def discriminator_value(y: Tensor) -> Tensor:
+            real, generated = self._logits(y, batch.inputs), self._logits(y, images)
+            return -(batch.weights * (softplus(-real) + softplus(generated))).sum()
 
-        def convincing(images: Tensor) -> Tensor:
+        def generator_loss(images: Tensor) -> Tensor:
             return (batch.weights * softplus(-self._logits(z.y, images))).sum()
 
-        (g_x,) = back(torch.func.grad(convincing)(images))
-        return Point(g_x, torch.func.grad(against)(z.y))
+        (g_x,) = back(torch.func.grad(generator_loss)(images))
+        return Point(g_x, torch.func.grad(discriminator_value)(z.y))
 
     def generated(self, x: Tensor, noise: Tensor) -> Tensor:
-        """Images (B, *shape) of noise (B, noise) that is uniform on [0, 1)."""
+        """Generates images (B, *shape) from noise (B, noise) that is uniform on [0, 1)."""
         return self.generator(x, 2 * noise - 1)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """What the classifier says of an image generated for each row: log-probabilities, then features."""
+        """Returns the classifier's log-probabilities, then features, of an image generated for each row, (B, C + F)."""
         assert self.classifier is not None
         images = [self.generated(z.x, noise) for noise in batch.noise.split(TOGETHER)]
         return self.classifier.judge(torch.cat(images))
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`inception_score`: the mean over splits, `inception_score_std` their standard deviation. `fid`: the Frechet
-        distance to the real training images. `share_c`: of the images that the classifier takes for class c."""
+        """Returns the scores of the generated images.
+
+        `inception_score` is the mean over splits and `inception_score_std` the standard deviation. `fid` is the Frechet
+        distance to the real training images, and `share_c` the share of images that the classifier takes for class c.
+        """
         assert self.classifier is not None
         log_p, features = outputs[:, :-FEATURES], outputs[:, -FEATURES:]
         mean, std = inception_score(log_p, self.score_splits)
-        found = np.bincount(log_p.argmax(axis=1), minlength=log_p.shape[1]) / len(log_p)
+        shares = np.bincount(log_p.argmax(axis=1), minlength=log_p.shape[1]) / len(log_p)
         return {
             "inception_score": mean,
             "inception_score_std": std,
             "fid": self.classifier.real.distance(Gaussian.of(features)),
-            **{f"share_{c}": float(share) for c, share in enumerate(found)},
+            **{f"share_{c}": float(share) for c, share in enumerate(shares)},
         }
 
     def pictures(self, z: Point) -> Mapping[str, Tensor]:
-        """`samples`: images of the same noise each time."""
+        """Returns `samples`: images generated from the same noise each time."""
         rows, numbers = np.arange(TOGETHER)[:, None], np.arange(self.noise)
         noise = torch.from_numpy(draws.uniform(0, "pictures", rows, numbers)).to(z.x.dtype)
         return {"samples": (self.generated(z.x, noise) + 1) / 2}

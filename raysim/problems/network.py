@@ -1,4 +1,4 @@
-"""Problems that see the rows' inputs through one network only."""
+"""Problems whose rows' inputs go through one network only."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from raysim.problems.abilities import HasNetworks, Named, ScoredByRow, Statistic
 from raysim.problems.pool import NormalisedPool, Pool
 from raysim.problems.problem import Problem
 
-# Training rows from which an evaluation takes BatchNorm's statistics, at most. Running statistics, which are of the
-# last ten minibatches or so, see a tenth of them.
+# The most training rows from which an evaluation takes BatchNorm's statistics. Running statistics, which are of the
+# last ten minibatches or so, are of a tenth as many.
 POPULATION_ROWS = 5_000
 
 
 class NetworkProblem(HasNetworks, ScoredByRow, StatisticsOfRows, Named, Problem):
-    """A problem whose x is a network's weights w, followed by what else there is: F = loss(net(w, inputs + shift(y))).
+    """A problem F(x, y) = loss(net(w, inputs + shift(y)), rest, y), where x = (w, rest) and w are a network's weights.
 
     Engines have faster ways of running one network for many clients than to differentiate `value`. They use them
     where `value`, `gradient` and `seen` are those of this class, and `loss` says what the problem is.
@@ -48,22 +48,22 @@ class NetworkProblem(HasNetworks, ScoredByRow, StatisticsOfRows, Named, Problem)
         """Gives BatchNorm the statistics of training rows at z, so that a row's outputs depend on no other row."""
         if not self.mixes_rows:
             return lambda pool: pool
-        found = train.spread(POPULATION_ROWS).total(NetworkProblem.moments, z)
-        return lambda pool: NormalisedPool(pool, modules_of, found)
+        statistics = train.spread(POPULATION_ROWS).total(NetworkProblem.moments, z)
+        return lambda pool: NormalisedPool(pool, modules_of, statistics)
 
     def moments(self, z: Point, batch: Batch) -> Tensor:
         """Returns the batch's part in the mean and mean square of BatchNorm's inputs, (2, M)."""
         return float(batch.weights.sum()) * moments(modules_of(self), lambda: self.outputs(z, batch))
 
     def shift(self, y: Tensor) -> Tensor | None:
-        """Returns what is added to every row's inputs before the network sees them, of their shape; None adds nothing.
+        """Returns the shift that is added to every row's inputs, of their shape; None adds nothing.
 
         Leading axes of y (..., D_y), where there are any, are different clients', and stay.
         """
         return None
 
     def seen(self, y: Tensor, inputs: Tensor) -> Tensor:
-        """Returns what the network sees of a batch's inputs (..., B, *shape)."""
+        """Returns the network's inputs, a batch's inputs (..., B, *shape) plus the shift."""
         shift = self.shift(y)
         return inputs if shift is None else inputs + shift.unsqueeze(y.dim() - 1)
 

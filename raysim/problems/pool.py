@@ -1,4 +1,4 @@
-"""The rows of a split, pooled over all clients, as an evaluation asks for what functions make of them."""
+"""Pools: the rows of a split, pooled over all clients, on which an evaluation computes functions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ Function = Callable[[Any, Point, Batch], Tensor]
 
 
 class Pool(Protocol):
-    """All rows of a split, wherever they are computed on. It can be asked several times.
+    """All rows of a split, in this process or on actors. A pool can be asked several times.
 
     Functions are given the problem, the point and a batch of rows, whose weights are 1/N over the N rows of the split
-    and whose noise is the same each time. They are pickled where rows are computed on elsewhere.
+    and whose noise is the same each time. They are pickled where actors compute them.
     """
 
     @property

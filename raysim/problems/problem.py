@@ -1,4 +1,4 @@
-"""What a saddle problem is: min over x, max over y of f(x, y) = mean over clients of f_i, f_i a mean over rows."""
+"""A saddle problem is min over x, max over y of f(x, y) = mean over clients of f_i, where f_i is a mean over rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from raysim.point import Point
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Tells a problem what it may know of the data before it sees any: it is the same for every client.
+    """Tells a problem what it may know of the data before it sees any row, the same for every client.
 
     Attributes:
         shape: shape of one row's inputs.
@@ -61,7 +61,7 @@ class Problem(ABC):
 
     @property
     def noise(self) -> int:
-        """How many random numbers a row's part in F depends on; a batch's noise has as many for each row."""
+        """The number of random numbers that a row's part in F depends on; a batch's noise has as many for each row."""
         return 0
 
     @property

@@ -1,4 +1,4 @@
-"""The ruler: a quadratic saddle problem whose solution is known in closed form.
+"""A quadratic saddle problem whose solution is known in closed form, which tests measure algorithms by.
 
 A row of the data set `quadratic` (raysim.data) holds the coefficients (A, B, C, a, c) of
 
@@ -37,7 +37,7 @@ from raysim.registry import STRICT
 
 @record(frozen=True, kw_only=True, config=STRICT)
 class Quadratic(ScoredByRow, Problem):
-    """Quadratic with a closed-form solution, strongly convex-concave or nonconvex-PL, for the data set of that name.
+    """A quadratic with a closed-form solution, strongly convex-concave or nonconvex-PL, for the data set of that name.
 
     Attributes:
         dim_x: D_x.
@@ -62,7 +62,7 @@ class Quadratic(ScoredByRow, Problem):
         return self.dim_x**2 + self.dim_x * self.dim_y + self.dim_y**2 + self.dim_x + self.dim_y
 
     def init(self, seed: int) -> Point:
-        """(1, ..., 1), away from the saddle, whatever the seed."""
+        """Returns (1, ..., 1), away from the saddle, whatever the seed."""
         return Point(torch.ones(self.dim_x), torch.ones(self.dim_y))
 
     def value(self, z: Point, batch: Batch) -> Tensor:
@@ -71,14 +71,14 @@ class Quadratic(ScoredByRow, Problem):
         return x @ A @ x / 2 + x @ B @ y - y @ C @ y / 2 + a @ x - c @ y
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """(grad_x F, grad_y F, B, C) of each row, flattened, shape (rows, X + Y + X*Y + Y*Y)."""
+        """Returns (grad_x F, grad_y F, B, C) of each row, flattened, (rows, X + Y + X*Y + Y*Y)."""
         A, B, C, a, c = unpack_quadratic(batch.inputs, self.dim_x, self.dim_y)
         gx = A @ z.x + B @ z.y + a
         gy = B.transpose(-1, -2) @ z.x - C @ z.y - c
         return torch.cat((gx, gy, B.flatten(-2), C.flatten(-2)), dim=-1)
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`gradient_norm` and `primal_gradient_norm`: of f, and of Phi; f is the mean over the rows."""
+        """Returns `gradient_norm` |grad f| and `primal_gradient_norm` |grad Phi|, where f is the mean over the rows."""
         X, Y = self.dim_x, self.dim_y
         gx, gy, B, C = np.split(outputs.mean(0), np.cumsum((X, Y, X * Y)))
         primal = gx + B.reshape(X, Y) @ _inverse(C.reshape(Y, Y)) @ gy
@@ -88,7 +88,7 @@ class Quadratic(ScoredByRow, Problem):
         }
 
     def known(self, shards: Shards) -> Point:
-        """The stationary point of the uniform mean over clients, float64; of several, the one nearest to `init`."""
+        """Returns the stationary point of the mean over clients, float64; of several, the one nearest to `init`."""
         means = np.stack([shards.shard(i)[0].mean(0, dtype=np.float64) for i in range(shards.n_clients)])
         A, B, C, a, c = unpack_quadratic(means.mean(0), self.dim_x, self.dim_y)
         start = self.init(0)
@@ -98,7 +98,7 @@ class Quadratic(ScoredByRow, Problem):
 
 
 def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The pseudo-inverse of a mean of float32 matrices: what their rounding leaves of a 0 is taken for one."""
+    """Returns the pseudo-inverse of a mean of float32 matrices; singular values within their rounding count as 0."""
     if not np.isfinite(matrix).all():
         return np.full_like(matrix, np.nan)  # as sums and products do, where the decomposition would raise
     return np.asarray(np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(np.float32).eps), dtype=np.float64)

@@ -12,8 +12,8 @@ AISTATS 2021:
 | y | z.y | the perturbation, of an input's shape, flattened; 0 at first |
 | lambda | penalty | in place of the constraint |y| <= 1 |
 
-The robust loss is that maximum over y, which 20 steps of gradient ascent of size 1 on all rows stand for; they begin at
-the present y, or at 0 where |y|^2 > 10, and accuracy is measured where they end.
+The robust loss is that maximum over y, estimated by 20 steps of gradient ascent of size 1 on all rows; they begin at
+the present y, or at 0 where |y|^2 > 10, and the robust accuracy is measured where they end.
 """
 
 import math
@@ -40,7 +40,7 @@ from raysim.problems.pool import Pool
 from raysim.problems.problem import DataSpec
 from raysim.registry import STRICT
 
-# Of the robust loss, as in the CD-MAGE authors' code.
+# The gradient ascent of the robust loss, as in the CD-MAGE authors' code.
 ASCENT_STEPS = 20
 STEP_SIZE = 1.0
 RESET_ABOVE = 10.0
@@ -83,30 +83,33 @@ class Robust(HasFigures, NetworkProblem):
         return (batch.weights * rows).sum(-1)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Logits of the perturbed rows, shape (B, C)."""
+        """Returns the logits of the perturbed rows, (B, C)."""
         return self.net(z.x, self.seen(z.y, batch.inputs))
 
     def ascent(self, z: Point, batch: Batch) -> Tensor:
-        """grad_y F on the batch, shape (D_y,)."""
+        """Returns grad_y F on the batch, (D_y,)."""
         (gradient,) = gradients(lambda y: self.value(replace(z, y=y), batch), z.y)
         return gradient
 
     def evaluate(self, z: Point, pool: Pool) -> Mapping[str, float | None]:
-        """`robust_loss` and `robust_accuracy` at the perturbation that ascent finds; `accuracy` and `value` at the
-        present one; `clean_accuracy` without any; `perturbation_norm`: |y| of the present one."""
+        """Returns the metrics on a split, with and without a perturbation.
+
+        `robust_loss` and `robust_accuracy` are at the perturbation that ascent finds, `loss` and `accuracy` at the
+        present one, and `clean_accuracy` without any; `perturbation_norm` is |y| of the present one.
+        """
         y = z.y if float((z.y**2).sum()) <= RESET_ABOVE else torch.zeros_like(z.y)
         for _ in range(ASCENT_STEPS):
             y = y + STEP_SIZE * pool.total(Robust.ascent, replace(z, y=y)).to(y.dtype)
-        found: dict[str, float | None] = {}
+        values: dict[str, float | None] = {}
         for prefix, at in (("robust_", y), ("", z.y), ("clean_", torch.zeros_like(y))):
-            there = replace(z, y=at)
-            measured = self.metrics(there, pool.each(Robust.outputs, there), pool.labels)
-            found |= {f"{prefix}{name}": number for name, number in measured.items()}
-        del found["clean_loss"]
-        return found | {"perturbation_norm": float(z.y.norm())}
+            point = replace(z, y=at)
+            measured = self.metrics(point, pool.each(Robust.outputs, point), pool.labels)
+            values |= {f"{prefix}{name}": number for name, number in measured.items()}
+        del values["clean_loss"]
+        return values | {"perturbation_norm": float(z.y.norm())}
 
     def metrics(self, z: Point, outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, float | None]:
-        """`loss`: F. `accuracy`."""
+        """Returns `loss`, which is F, and `accuracy`."""
         losses = pooled_losses(outputs, labels)
         return {
             "loss": float(losses.mean()) - float(self._penalty((z.y.double() ** 2).sum())),
@@ -114,7 +117,7 @@ class Robust(HasFigures, NetworkProblem):
         }
 
     def pictures(self, z: Point) -> Mapping[str, Tensor]:
-        """`perturbation`: grey is 0, black and white the largest change."""
+        """Returns `perturbation`, where grey is 0, and black and white are the largest change."""
         y = self.shift(z.y)
         if y.dim() != 3 or len(y) not in (1, 3):
             return {}

@@ -3,7 +3,7 @@
     min over x of E CE(head(mu(a) + sigma(a) w), b),    w standard normal
 
 A. A. Alemi et al., "Deep variational information bottleneck", ICLR 2017, https://arxiv.org/abs/1612.00410; FedCR trains
-such a model, and adds what it takes for a bottleneck.
+such a model, and adds the term that makes it a bottleneck.
 
 | symbol | name | meaning |
 |---|---|---|
@@ -27,7 +27,7 @@ from raysim.problems.abilities import HasCodes
 from raysim.problems.classification import Classification, row_losses
 from raysim.registry import STRICT
 
-# Noise is drawn from within these quantiles: in single precision others may be infinite.
+# Normal noise is cut off at the quantiles LEAST and 1 - LEAST: in single precision others may be infinite.
 LEAST = 1e-7
 
 
@@ -36,8 +36,8 @@ class StochasticClassification(HasCodes, Classification):
     """Cross-entropy of classes from a random code of each row (x: network; no y).
 
     Attributes:
-        samples: L, draws of each row's code. A test takes each of them and its mirror image, and the mean of what they
-            say of the class.
+        samples: L, draws of each row's code. An evaluation takes each draw and its mirror image, and averages the
+            probabilities of the classes over them.
     """
 
     samples: PositiveInt = 15
@@ -67,26 +67,26 @@ class StochasticClassification(HasCodes, Classification):
         return self.samples * self.code_size
 
     def encoded(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (B, d) of codes, from features (B, 2d)."""
+        """Returns mean and standard deviation of codes, both (B, d), from features (B, 2d)."""
         mean, spread = features.split(self.code_size, -1)
         return mean, softplus(spread)
 
     def draws(self, mean: Tensor, std: Tensor, batch: Batch) -> Tensor:
-        """Codes (L, B, d) of Gaussians (B, d)."""
+        """Draws codes (L, B, d) from Gaussians (B, d), by the batch's noise."""
         quantiles = batch.noise.unflatten(-1, (self.samples, self.code_size)).transpose(0, 1)
         normal: Tensor = torch.special.ndtri(quantiles.clamp(LEAST, 1 - LEAST))
         return mean + std * normal
 
     def decoded(self, v: Tensor, codes: Tensor) -> Tensor:
-        """Logits (..., C), of codes (..., d), by the head's weights v."""
+        """Returns logits (..., C) of codes (..., d), with the head's weights v."""
         return self.head(v, codes)
 
     def logits(self, v: Tensor, features: Tensor) -> Tensor:
-        """(B, C), of the codes' means."""
+        """Returns the logits of the codes' means, (B, C)."""
         return self.decoded(v, self.encoded(features)[0])
 
     def risk(self, v: Tensor, mean: Tensor, std: Tensor, batch: Batch) -> Tensor:
-        """The cross-entropy over draws from Gaussians (B, d), by the head's weights v."""
+        """Returns the mean cross-entropy over draws from Gaussians (B, d), with the head's weights v."""
         logits = self.decoded(v, self.draws(mean, std, batch))
         losses_B = row_losses(logits, batch.labels.expand(len(logits), -1)).mean(0)
         return (batch.weights * losses_B).sum()
@@ -96,7 +96,7 @@ class StochasticClassification(HasCodes, Classification):
         return self.risk(v, *self.encoded(self.features(u, batch)), batch)
 
     def outputs(self, z: Point, batch: Batch) -> Tensor:
-        """Logarithms of the classes' mean probabilities over draws, shape (B, C)."""
+        """Returns the logarithms of the classes' mean probabilities over draws, (B, C)."""
         u, v = z.x.split((self.extractor.size, self.head.size))
         mean, std = self.encoded(self.features(u, batch))
         codes = self.draws(mean, std, batch)
