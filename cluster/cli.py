@@ -35,7 +35,7 @@ app = typer.Typer(
 # Nothing that is printed is markup: a folder may well be called [a].
 console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")]
+ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file, or a variant's name.", metavar="CONFIG")]
 Overrides = Annotated[
     list[str] | None, typer.Option("-o", "--override", help="key.sub=value in place of the file's; repeatable.")
 ]
@@ -43,7 +43,9 @@ Overrides = Annotated[
 
 @app.command()
 def run(
-    config: Annotated[Path | None, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="The experiment's YAML file, or a variant's name.", metavar="CONFIG")
+    ] = None,
     override: Overrides = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run (or the study) of this folder instead.", metavar="RUN")
@@ -141,7 +143,9 @@ Address = Annotated[
 
 @app.command()
 def submit(
-    config: Annotated[Path | None, typer.Argument(help="The experiment's YAML file.", metavar="CONFIG")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="The experiment's YAML file, or a variant's name.", metavar="CONFIG")
+    ] = None,
     override: Overrides = None,
     resume: Annotated[
         str | None, typer.Option(help="Go on with this run of the cluster instead.", metavar="RUN")

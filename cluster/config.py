@@ -1,4 +1,4 @@
-"""The configuration of an experiment: one YAML file, read into typed models. Every key is a field of one of them."""
+"""The configuration of an experiment, read from YAML into typed models. Every key is a field of one of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -195,5 +195,5 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
 
 
 def _touches(path: str, key: str) -> bool:
-    """Whether one of two dotted keys is the other, or leads to it."""
+    """Returns whether one of two dotted keys is the other, or leads to it."""
     return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")

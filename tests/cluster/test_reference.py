@@ -160,7 +160,7 @@ def test_every_page_says_what_the_models_say(page: Path) -> None:
 
 
 def keys(model: Any, prefix: str = "") -> set[str]:
-    """The dotted keys of a model and the sections in it."""
+    """Returns the dotted keys of a model and of the sections in it."""
     found = set()
     for name, field in model.model_fields.items():
         found.add(f"{prefix}{name}")
