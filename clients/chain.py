@@ -4,6 +4,8 @@ Images have the rows of the minibatch innermost: a convolution is then a matrix 
 in long runs, and whose result has the layout that the next convolution takes. Gradients of linear layers stay factored:
 a step along one adds the product of its factors straight into the weights, and no matrix is written but the weights.
 
+The layers stand in one file, long as it is: each relies on the memory layout that the others leave behind.
+
 Legend: C clients, B rows of a batch, D weights of the network; w is (C, D), or (1, D) where all clients share it.
 Features are (C, B, F), images (C, channels, height, width, B).
 """
