@@ -303,7 +303,7 @@ class Devices:
         return np.sort(np.concatenate([first, more])), len(more)
 
     def _absences(self, invited: Clients, start_us: int, t: int, tasks: Tasks) -> Absences:
-        """Returns when devices are off within their tasks, up to the deadline; only the first time if that ends a task."""
+        """Returns when devices are off within their tasks, up to the deadline; once only where that ends a task."""
         deadline_us = microseconds(self.policy.deadline_s)
         pause = self.population.model.failure.on_offline == "pause"
         left_us, now_us = tasks.total_us.copy(), np.zeros(len(invited), np.int64)

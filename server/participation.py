@@ -34,7 +34,7 @@ class Grouping:
 
     @classmethod
     def by_speed(cls, seconds_N: NDArray[np.float64], has_rows_N: NDArray[np.bool_]) -> "Grouping":
-        """Divides clients by speed, at the quartiles of those with rows; equally fast clients are in the faster group."""
+        """Divides clients by speed at the quartiles of those with rows; equally fast ones are in the faster group."""
         bounds = np.quantile(seconds_N[has_rows_N], (0.25, 0.5, 0.75), method="inverted_cdf")
         return cls(("fastest", "second", "third", "slowest"), np.searchsorted(bounds, seconds_N).astype(np.int16))
 
