@@ -21,7 +21,9 @@ class ServerActor:
 
     @ray.method(concurrency_group="control")
     def stop(self) -> None:
+        """Lets `run` end after the round that is being played."""
         self._server.stop()
 
     def run(self) -> Iterator[Progress]:
+        """Plays all rounds and yields a report after each."""
         yield from self._server.run()
