@@ -15,11 +15,11 @@ Pause = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class DropoutOverride(BaseModel):
-    """The drop rule of the CD-MAGE authors' code, in place of deadlines and over-selection.
+    """Replaces deadlines and over-selection by the drop rule of the CD-MAGE authors' code.
 
     Attributes:
-        uniform_ratio: r; of the S devices invited to a phase S - floor(U r S) are kept, with U uniform on [0, 1) and
-            drawn anew for each phase. A random order decides which are kept; the clock is not touched.
+        uniform_ratio: r. Of the S clients invited in a phase, S - floor(U r S) are kept, with U uniform on [0, 1) and
+            drawn anew for each phase. Who is kept is random; the clock is not touched.
     """
 
     model_config = STRICT
@@ -28,30 +28,32 @@ class DropoutOverride(BaseModel):
 
 
 class PolicyConfig(BaseModel):
-    """The section `server`, of which all but the first three keys count only where there are devices.
+    """Holds section `server`. All keys but the first three count only where there are devices; S is the algorithm's.
 
     Attributes:
-        bad_results: `stop` ends the run at a client's result that is not finite or larger than `max_norm`; `reject`
-            leaves the result out of the mean and counts it. A phase without any usable result has failed.
-        max_norm: largest Euclidean norm of all that a client uploads in a phase.
-        max_failed_rounds: the most rounds in a row that may fail before the run ends.
-        over_select: ceil(over_select S) devices are invited, or all eligible ones if they are fewer; S is the
-            algorithm's.
-        close: `first_s` closes the phase at the S-th arrival, and the phase fails without S arrivals by the deadline;
-            `deadline` does the same, but a share `min_report` of S is enough at the deadline; `wait_all` waits for
-            every invited device and accepts all, up to the deadline.
-        responders: `fastest` accepts the first S arrivals; `uniform` a random S of those that arrive by the deadline,
-            which costs time and favours nobody.
-        deadline_s: seconds from the invitations until the phase closes at the latest.
-        min_report: share of S that makes a phase valid, for `deadline` and `wait_all`.
-        late: `finish` lets devices that are not waited for finish their task, and they stay busy; `cancel` stops them.
-        phase2_clients: the clients that may be invited to the second and later phases of a round: `resample` all
-            eligible ones, `same_candidates` those invited to the phase before, `responders` those accepted in it; other
-            eligible clients are added where too few of them are left. None follows the algorithm's cohort rule.
-        dropout_override: see DropoutOverride.
-        min_separation_rounds: rounds that a device rests after it was invited.
-        poll_s, max_wait_s: seconds between two looks for devices when too few are eligible, and until the run ends.
-        aggregate_s: seconds of the server's own work at the end of a phase.
+        bad_results: what happens to a client's result that is not finite or larger than `max_norm`. `stop` ends the
+            run; `reject` leaves the result out of the mean and counts it. A phase of which no result is left has
+            failed.
+        max_norm: the largest Euclidean norm that a client's whole upload in a phase may have.
+        max_failed_rounds: how many rounds in a row may fail; the run ends after one more.
+        over_select: ceil(over_select S) devices are invited, or all that are eligible if they are fewer.
+        close: when a phase closes. `first_s` closes it at the S-th arrival; without S arrivals by the deadline the
+            phase has failed. `deadline` does the same, but a share `min_report` of S is enough by the deadline.
+            `wait_all` waits for every invited device and accepts all, up to the deadline.
+        responders: `fastest` accepts the first S arrivals; `uniform` accepts a random S of those that arrive by the
+            deadline, which costs time and favours nobody.
+        deadline_s: the most seconds that a phase lasts, and each device in it.
+        min_report: the share of S that makes a phase valid, for `deadline` and `wait_all`.
+        late: whether devices that are not waited for `finish` their task, and stay busy, or are told to `cancel` it.
+        phase2_clients: who may be invited to the second and later phases of a round. `resample` invites anybody
+            eligible, `same_candidates` those invited to the phase before, `responders` those accepted in it; where too
+            few of them are left, anybody eligible fills them up. Without a value the algorithm decides: anybody, or the
+            same.
+        dropout_override: the drop rule of the CD-MAGE authors' code, in place of deadlines and over-selection.
+        min_separation_rounds: how many rounds a device rests after it was invited.
+        poll_s, max_wait_s: how often the server looks for devices when too few are eligible, and for how long, in
+            seconds.
+        aggregate_s: how many seconds the server itself takes at the end of a phase.
     """
 
     model_config = STRICT
