@@ -36,6 +36,7 @@ class Source:
         self._stored = functools.lru_cache(maxsize=KEPT)(_read)
 
     def is_folder(self, place: int) -> bool:
+        """Returns True if the path at this place is a folder of files."""
         return self._paths[place].is_dir()
 
     def sizes(self, place: int) -> dict[str, int]:

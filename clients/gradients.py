@@ -92,6 +92,7 @@ class GradientPieces:
 
     @cached_property
     def x(self) -> list[Piece]:
+        """The pieces of the gradient with respect to x."""
         assert self.backward is not None
         # `backward` is dropped because it holds the activations, whose memory is best used again while it is cached.
         pieces, self.backward = self.backward(), None
@@ -111,6 +112,7 @@ class Gradient:
 
     @cached_property
     def pieces(self) -> GradientPieces:
+        """The gradient in pieces."""
         return self.compute(self.place)
 
 

@@ -64,6 +64,7 @@ class Gaussian:
 
     @classmethod
     def of(cls, features_RF: NDArray[np.float64]) -> "Gaussian":
+        """Returns the normal distribution with the moments of features (R, F)."""
         return cls(features_RF.mean(axis=0), np.cov(features_RF, rowvar=False))
 
     def distance(self, other: "Gaussian") -> float:

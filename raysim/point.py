@@ -44,9 +44,11 @@ class Point:
         return self._at(self.x + eta * (other.x - self.x), self.y + gamma * (other.y - self.y))
 
     def zeros_like(self) -> "Point":
+        """Returns zeros of the same shapes, without a domain."""
         return Point(torch.zeros_like(self.x), torch.zeros_like(self.y))
 
     def to(self, dtype: torch.dtype) -> "Point":
+        """Returns the point in another type, with its domain."""
         return Point(self.x.to(dtype), self.y.to(dtype), self.domain)
 
     def norm(self) -> float:

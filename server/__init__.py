@@ -1,1 +1,1 @@
-"""What the server decides: the plan of a phase, the round loop, evaluation and the ledger."""
+"""The server's side: the plan of a phase, the round loop, evaluation, the ledger and checkpoints."""

@@ -9,10 +9,10 @@ from server.job import Job, Progress
 from server.rounds import Server
 
 
-# It reserves no processor: it waits for clients nearly all the time.
+# The actor reserves no processor, since it waits for clients nearly all the time.
 @ray.remote(num_cpus=0, concurrency_groups={"control": 1})  # type: ignore[call-overload]
 class ServerActor:
-    """Runs the rounds and streams its progress; `stop` is heard meanwhile."""
+    """Runs the rounds and streams their progress; `stop` can be called meanwhile."""
 
     def __init__(self, job: Job, fleet: Fleet, resume: int | None) -> None:
         self._server = Server(job, fleet)
@@ -21,7 +21,9 @@ class ServerActor:
 
     @ray.method(concurrency_group="control")
     def stop(self) -> None:
+        """Lets `run` end after the round that is being played."""
         self._server.stop()
 
     def run(self) -> Iterator[Progress]:
+        """Plays all rounds and yields a report after each."""
         yield from self._server.run()

@@ -1,10 +1,10 @@
-"""Checkpoints: all that a run goes on from, in files that are complete or not there at all.
+"""Checkpoints: everything that a run needs to go on, in files that are complete or absent.
 
-A checkpoint of round r, that is after r rounds, is a manifest ``000000r.json`` and the files it lists with their
+A checkpoint of round r, that is after r rounds, is a manifest ``000000r.json`` and the files that it lists with their
 SHA-256: the state of the algorithm and the clock, the ledger's tables, and client memory. The manifest is written last,
-so that a checkpoint without one was never finished. Memory is written for those clients whose memory has changed since
-the checkpoint before, and listed file by file, the later one counting; when most of what is listed has been superseded,
-all of it is written anew.
+so that a checkpoint without one was never finished. Memory is written for the clients whose memory has changed since
+the checkpoint before. The manifest lists all files with memory, of which the latest counts for each client; when most
+of the listed memories have been superseded, all memory is written anew.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ Tables = Mapping[str, pa.Table]
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of files, here or on another file system."""
+    """A folder of files, on a local or another file system."""
 
     filesystem: fs.FileSystem
     path: str
 
     @classmethod
     def at(cls, place: str | Path) -> Self:
-        """From a path, or a URL that pyarrow or fsspec knows. Raises CheckpointError where there is no such place."""
+        """Opens a path, or a URL that pyarrow or fsspec knows. Raises CheckpointError where it cannot be used."""
         if "://" not in str(place):
             return cls(fs.LocalFileSystem(), str(Path(place).expanduser().absolute()))
         try:
             return cls(*fs.FileSystem.from_uri(str(place)))
         except pa.ArrowInvalid:
-            pass  # a scheme of fsspec's, perhaps
+            pass  # the scheme may be one of fsspec's
         except (OSError, NotImplementedError) as error:
             raise CheckpointError(f"checkpoint.folder: cannot use {place} ({error})") from error
         import fsspec  # type: ignore[import-untyped]
@@ -56,7 +56,10 @@ class Store:
         return cls(fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path)
 
     def write(self, name: str, data: bytes) -> None:
-        """The file appears at once and complete, as far as the file system can do that; here it can."""
+        """Writes a file, which appears at once and complete where the file system can do that, as a local one can.
+
+        Raises OutputError where it cannot be written.
+        """
         to = f"{self.path}/{name}"
         try:
             self.filesystem.create_dir(self.path, recursive=True)
@@ -69,15 +72,15 @@ class Store:
             raise OutputError(f"cannot write {to} ({error}); free space or choose another folder") from error
 
     def read(self, name: str) -> bytes:
-        """Raises OSError."""
+        """Returns the bytes of a file. Raises OSError where it cannot be read."""
         with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
             data: bytes = stream.read()
             return data
 
     def names(self) -> list[str]:
-        """Of the files there are, sorted; none if there is no such folder."""
-        found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+        """Returns the names of the files, sorted; none if there is no such folder."""
+        entries = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in entries if info.type == fs.FileType.File)
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes these files."""
@@ -87,14 +90,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands after some rounds.
+    """The standing of a run after some rounds, from which it can go on.
 
     Attributes:
-        rounds: that are done.
-        state: of the algorithm.
-        clock: of the dispatcher.
-        memory: of the clients, by number; the memories themselves, not handles.
-        tables: of the ledger, by name.
+        rounds: number of rounds that are done.
+        state: the algorithm's state.
+        clock: the dispatcher's clock.
+        memory: the clients' memories by client number, themselves and not their handles.
+        tables: the ledger's tables, by name.
     """
 
     rounds: int
@@ -105,12 +108,12 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A file of a checkpoint, as its manifest has it.
+class StoredFile:
+    """A file of a checkpoint, as its manifest lists it.
 
     Attributes:
-        name, sha256: of the file.
-        entries: clients whose memory is in it.
+        name, sha256: name and checksum of the file.
+        entries: number of clients whose memory is in it.
     """
 
     name: str
@@ -120,27 +123,31 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Attributes:
-    rounds: that are done.
-    config: the run's.
-    parts: files by what is in them: `standing`, and a file for each table.
-    memory: files of memory, oldest first.
+    """The list of a checkpoint's files.
+
+    Attributes:
+        rounds: number of rounds that are done.
+        config: the run's configuration.
+        parts: files by their content: `standing`, and the name of each table.
+        memory: files of clients' memory, oldest first.
     """
 
     rounds: int
     config: Mapping[str, Any]
-    parts: Mapping[str, Part]
-    memory: tuple[Part, ...]
+    parts: Mapping[str, StoredFile]
+    memory: tuple[StoredFile, ...]
 
     @property
     def name(self) -> str:
+        """The name of the manifest's own file."""
         return f"{self.rounds:08d}.json"
 
     def files(self) -> set[str]:
-        """All that belongs to the checkpoint."""
+        """Returns the names of all files of the checkpoint."""
         return {self.name} | {part.name for part in (*self.parts.values(), *self.memory)}
 
     def text(self) -> bytes:
+        """Returns the manifest as JSON, with its checksum."""
         body = {
             "format": FORMAT,
             "rounds": self.rounds,
@@ -152,17 +159,17 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Raises ValueError or KeyError where it is damaged."""
+        """Reads a manifest from its JSON. Raises ValueError or KeyError where it is damaged."""
         body = json.loads(data)
         if body.pop("sha256") != _digest(_canonical(body)):
             raise ValueError("its checksum is another")
         if body["format"] != FORMAT:
             raise ValueError(f"its format is {body['format']}, and this raysim reads {FORMAT}")
-        parts = {what: Part(**part) for what, part in body["parts"].items()}
-        made = cls(body["rounds"], body["config"], parts, tuple(Part(**part) for part in body["memory"]))
-        if outside := [name for name in made.files() if "/" in name or name in ("", ".", "..")]:
+        parts = {what: StoredFile(**part) for what, part in body["parts"].items()}
+        manifest = cls(body["rounds"], body["config"], parts, tuple(StoredFile(**part) for part in body["memory"]))
+        if outside := [name for name in manifest.files() if "/" in name or name in ("", ".", "..")]:
             raise ValueError(f"it lists {outside[0]!r}, which is no file of its folder")
-        return made
+        return manifest
 
 
 @dataclass
@@ -170,11 +177,11 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Attributes:
-        store: where they are.
-        config: of the run, as it is written into each.
-        keep: how many of the latest are kept; the best one is kept too.
-        packages: whose records may be read.
-        best: rounds of the best one so far, None if none was scored.
+        store: the folder of their files.
+        config: the run's configuration, which is written into each.
+        keep: number of the latest checkpoints that are kept; the best one is kept too.
+        packages: packages whose records may be read.
+        best: rounds of the best checkpoint so far, None if none was evaluated.
     """
 
     store: Store
@@ -186,19 +193,21 @@ class Checkpoints:
 
     @property
     def rounds(self) -> list[int]:
-        """Of the checkpoints that are kept."""
+        """The rounds of the checkpoints that are kept."""
         return [manifest.rounds for manifest in self._kept]
 
     def needs_all(self, changed: int, clients: int) -> bool:
-        """Whether the next checkpoint is to have the memory of all clients that have any, and not what changed."""
+        """Returns True if the next checkpoint must have all clients' memory, and not only what has changed."""
         listed = sum(part.entries for part in self._kept[-1].memory) if self._kept else 0
         return not self._kept or changed + listed > 2 * clients
 
     def save(self, standing: Standing, whole: bool) -> None:
-        """Writes a checkpoint, and removes those that need not be kept.
+        """Writes a checkpoint, and removes checkpoints that need not be kept.
 
         Args:
-            standing: its memory is that of all clients if `whole`, else what has changed since the last one.
+            standing: the run's standing; its memory is that of all clients if `whole`, otherwise of the clients whose
+                memory has changed since the last checkpoint.
+            whole: see `standing`.
         """
         r = f"{standing.rounds:08d}"
         parts = {"standing": self._write(f"{r}.standing.pt", archive.pack((standing.state, standing.clock)))}
@@ -214,23 +223,23 @@ class Checkpoints:
         self._prune()
 
     def latest(self) -> int | None:
-        """Rounds of the latest that there is."""
-        return max(self._rounds_there(), default=None)
+        """Returns the rounds of the latest checkpoint; None if there is none."""
+        return max(self._stored_rounds(), default=None)
 
     def load(self, rounds: int | None = None) -> tuple[Standing, Mapping[str, Any]]:
-        """The latest checkpoint, or that of `rounds`, and the configuration of the run that wrote it.
+        """Returns the latest checkpoint, or that of `rounds`, and the configuration of the run that wrote it.
 
-        Raises CheckpointError if there is none, or naming what is damaged and the checkpoint before.
+        Raises CheckpointError if there is none, or if it is damaged; the error names the checkpoint before it.
         """
-        there = self._rounds_there()
-        if not there:
+        stored = self._stored_rounds()
+        if not stored:
             raise CheckpointError(f"there is no checkpoint in {self.store.path}")
-        wanted = there[-1] if rounds is None else rounds
-        if wanted not in there:
-            raise CheckpointError(f"there is no checkpoint of round {wanted} in {self.store.path}, only of {there}")
+        wanted = stored[-1] if rounds is None else rounds
+        if wanted not in stored:
+            raise CheckpointError(f"there is no checkpoint of round {wanted} in {self.store.path}, only of {stored}")
         try:
             manifest = self._manifest(wanted)
-            state, clock = self._unpacked(manifest.parts["standing"])
+            state, clock = self._read_tree(manifest.parts["standing"])
             tables = {
                 what: pq.read_table(io.BytesIO(self._read(part)))
                 for what, part in manifest.parts.items()
@@ -238,49 +247,49 @@ class Checkpoints:
             }
             memory: dict[int, Any] = {}
             for part in manifest.memory:
-                memory |= self._unpacked(part)
+                memory |= self._read_tree(part)
         except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:
-            before = [r for r in there if r < wanted]
+            before = [r for r in stored if r < wanted]
             instead = f"go on from the one before with --from {before[-1]}" if before else "there is none before it"
             raise CheckpointError(
                 f"the checkpoint of round {wanted} in {self.store.path} is damaged ({error}); {instead}"
             ) from error
-        self._kept = [*self._readable(r for r in there if r < wanted), manifest]
+        self._kept = [*self._readable(r for r in stored if r < wanted), manifest]
         return Standing(wanted, state, clock, memory, tables), manifest.config
 
     def _prune(self) -> None:
-        """Removes what belongs to no checkpoint that is kept."""
+        """Removes files that belong to no checkpoint that is kept."""
         latest = self._kept[-self.keep :]
         self._kept = [m for m in self._kept if m in latest or m.rounds == self.best]
         needed = set().union(*(manifest.files() for manifest in self._kept))
-        there = [name for name in self.store.names() if name not in needed]
-        # Manifests first: what is left of a checkpoint half removed is then no checkpoint.
-        self.store.delete(sorted(there, key=lambda name: not name.endswith(".json")))
+        superseded = [name for name in self.store.names() if name not in needed]
+        # Manifests are removed first, so that a checkpoint which is half removed is no checkpoint any more.
+        self.store.delete(sorted(superseded, key=lambda name: not name.endswith(".json")))
 
-    def _rounds_there(self) -> list[int]:
+    def _stored_rounds(self) -> list[int]:
         return sorted(int(name.removesuffix(".json")) for name in self.store.names() if name.endswith(".json"))
 
     def _readable(self, rounds: Iterable[int]) -> list[Manifest]:
-        found = []
+        manifests = []
         for r in rounds:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found.append(self._manifest(r))
-        return found
+                manifests.append(self._manifest(r))
+        return manifests
 
     def _manifest(self, rounds: int) -> Manifest:
         return Manifest.parse(self.store.read(f"{rounds:08d}.json"))
 
-    def _write(self, name: str, data: bytes, entries: int = 0) -> Part:
+    def _write(self, name: str, data: bytes, entries: int = 0) -> StoredFile:
         self.store.write(name, data)
-        return Part(name, _digest(data), entries)
+        return StoredFile(name, _digest(data), entries)
 
-    def _read(self, part: Part) -> bytes:
+    def _read(self, part: StoredFile) -> bytes:
         data = self.store.read(part.name)
         if _digest(data) != part.sha256:
             raise ValueError(f"{part.name} has another checksum than was noted: it is cut short or altered")
         return data
 
-    def _unpacked(self, part: Part) -> Any:
+    def _read_tree(self, part: StoredFile) -> Any:
         return archive.unpack(self._read(part), self.packages)
 
 

@@ -1,11 +1,11 @@
-"""Who takes part in a phase: drawn from all clients, or by the fates of devices on the simulated clock.
+"""Dispatchers decide who takes part in a phase: a draw from all clients, or the fates of devices on a simulated clock.
 
-The order of events in a phase: devices eligible now; waiting while they are too few; invitations; what would become of
-each device; the close; the bookings. All of it is computed before any training, so only accepted clients cost compute
-here, while late and dropped ones are booked in seconds and bytes up to the instant they reached.
+The order of events in a phase: the eligible devices; waiting while they are too few; invitations; the fate of each
+device; the close; the bookings. All of it is computed before any training, so that only accepted clients cost compute
+here, while late and dropped ones are booked in seconds and bytes up to the instant that they reached.
 
-Legend: N all clients, C invited clients. Times are int64 microseconds; without another word, since the experiment's
-start.
+Legend: N all clients, C invited clients. Times are int64 microseconds since the experiment's start, unless another
+origin is named.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,18 @@ AnyPhase = Phase[Any, Any, Any, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a phase went.
+    """The outcome of a phase.
 
     Attributes:
         wanted: S.
         accepted: clients whose results count, ascending.
-        invited: all that were asked, ascending.
-        informed: those of them that have received the whole message.
-        valid: whether enough were accepted; if not, the round has failed.
-        bytes_down, bytes_up: of all invited together.
+        invited: all clients that were asked, ascending.
+        informed: the invited clients that have received the whole message.
+        valid: True if enough clients were accepted; otherwise the round has failed.
+        bytes_down, bytes_up: bytes of all invited clients together.
         devices: the ledger's device columns; empty where there are no devices.
-        spent: of `devices`, what each of the accepted has cost.
-        rejected: clients that came through with results that could not be used, ascending.
+        spent: for each cost among `devices`, the share of each accepted client.
+        rejected: clients that would have been accepted, but whose results could not be used, ascending.
     """
 
     wanted: int
@@ -59,53 +59,53 @@ class Outcome:
     rejected: Clients = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def without(self, rejected: Sequence[int]) -> "Outcome":
-        """The outcome now that these of the accepted have turned out to have results that cannot be used."""
-        gone = np.isin(self.accepted, rejected)
+        """Returns the outcome after the results of some accepted clients have turned out to be unusable."""
+        unusable = np.isin(self.accepted, rejected)
         devices = dict(self.devices)
         if devices:
-            devices["accepted"] -= int(gone.sum())
+            devices["accepted"] -= int(unusable.sum())
         for cost, spent in self.spent.items():
-            wasted = float(spent[gone].sum())
+            wasted = float(spent[unusable].sum())
             devices[f"{cost}_wasted"] += wasted if cost == "compute_s" else round(wasted)
-        left, others = self.accepted[~gone], self.accepted[gone]
+        left, others = self.accepted[~unusable], self.accepted[unusable]
         return replace(self, accepted=left, valid=len(left) > 0, devices=devices, rejected=others)
 
 
 class Dispatcher(Protocol[AnyClock]):
-    """Decides a phase's cohort. All that it keeps between phases is in a clock, which the server holds."""
+    """Decides the cohort of a phase. Its only state between phases is a clock, which the server holds."""
 
     def start(self) -> AnyClock:
-        """The clock before the first round."""
+        """Returns the clock before the first round."""
 
     def dispatch(self, clock: AnyClock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
-        """The outcome of round t's `phase`, which moves the clock; `before` is that of the round's phase before."""
+        """Returns the outcome of round t's `phase` and moves the clock; `before` is the outcome of the phase before."""
 
     def round_ended(self, clock: AnyClock, t: int, last: Outcome) -> None:
-        """Told how each round's last phase went. Raises RoundsFailed where too many rounds in a row have failed."""
+        """Takes note of each round's last phase. Raises RoundsFailed where too many rounds in a row have failed."""
 
     def now_s(self, clock: AnyClock) -> float | None:
-        """Simulated seconds since the start; None without a clock."""
+        """Returns the simulated seconds since the start; None without a clock."""
 
 
 @dataclass
 class Streak:
-    """Rounds that have failed in a row.
+    """Counts the rounds that have failed in a row.
 
     Attributes:
-        failed: how many.
-        rejected: results of their last phases that could not be used.
+        failed: the number of rounds.
+        rejected: the number of results of their last phases that could not be used.
     """
 
     failed: int = 0
     rejected: int = 0
 
     def count(self, last: Outcome) -> None:
-        """Another round, by its last phase."""
+        """Counts another round, by the outcome of its last phase."""
         self.failed = 0 if last.valid else self.failed + 1
         self.rejected = 0 if last.valid else self.rejected + len(last.rejected)
 
     def require_success(self, t: int, policy: PolicyConfig, why: str, instead: str) -> None:
-        """Raises RoundsFailed where they are more than are put up with."""
+        """Raises RoundsFailed where more rounds have failed in a row than the policy allows."""
         if self.failed > policy.max_failed_rounds:
             rejected = f"; {self.rejected} results could not be used" if self.rejected else ""
             raise RoundsFailed(
@@ -116,7 +116,7 @@ class Streak:
 
 @dataclass(frozen=True)
 class Ideal:
-    """Every client is there, answers at once and never fails: S of N, uniformly, and no clock."""
+    """Samples S of N clients uniformly, all of which answer at once and never fail; there is no simulated time."""
 
     planner: Planner
     policy: PolicyConfig
@@ -139,13 +139,13 @@ class Ideal:
 
 @dataclass(kw_only=True)
 class Clock(Streak):
-    """What the server knows of time and of its devices between phases.
+    """The simulated clock, with the server's knowledge of its devices between phases.
 
     Attributes:
         now_us: simulated time.
-        busy_until_us: (N,) when each device is done with what it was last asked.
-        last_round: (N,) the round in which each was last invited; far in the past if never.
-        fates: what became of the devices invited in rounds that have failed in a row, by name.
+        busy_until_us: (N,) the instant at which each device has finished its last task.
+        last_round: (N,) the round in which each device was last invited; far in the past if it never was.
+        fates: number of devices by fate, over the rounds that have failed in a row.
     """
 
     busy_until_us: NDArray[np.int64]
@@ -155,17 +155,18 @@ class Clock(Streak):
 
     @property
     def now_s(self) -> float:
+        """The simulated seconds since the start."""
         return self.now_us / SECOND_US
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Cohorts by the fates of devices.
+    """Decides cohorts by the fates of devices.
 
     Attributes:
-        planner: its seed invites, its rows make tasks long.
-        population, availability: the devices.
-        policy: the server's.
+        planner: its seed draws invitations, and its minibatches decide how long tasks take.
+        population, availability: the devices, and when they are on.
+        policy: the section `server` of the configuration.
     """
 
     planner: Planner
@@ -174,19 +175,19 @@ class Devices:
     policy: PolicyConfig
 
     def start(self) -> Clock:
-        """Time 0, and devices that have never been asked."""
+        """Returns a clock at time 0, with devices that have never been invited."""
         size = self.population.size
         return Clock(busy_until_us=np.zeros(size, np.int64), last_round=np.full(size, -(2**40), np.int64))
 
     def dispatch(self, clock: Clock, phase: AnyPhase, t: int, traffic: Traffic, before: Outcome | None) -> Outcome:
-        """As in Dispatcher. Raises NotEnoughDevices."""
+        """Returns the outcome of a phase and moves the clock, as Dispatcher says. Raises NotEnoughDevices."""
         S = phase.cohort.S if isinstance(phase.cohort, Uniform) else _wanted(before)
         asked_us = clock.now_us
-        eligible, available = self._await(clock, t, phase.name, S)
+        eligible, available = self._await_devices(clock, t, phase.name, S)
         start_us = clock.now_us
         invited, topped_up = self._invite(phase, t, S, eligible, before)
-        had = before is not None and np.isin(invited, before.informed)
-        down_C = traffic.down - traffic.held * np.broadcast_to(had, invited.shape)
+        informed = before is not None and np.isin(invited, before.informed)
+        down_C = traffic.down - traffic.held * np.broadcast_to(informed, invited.shape)
         gradients = (self.planner.samples(each.work, invited) * each.evaluations for each in phase.passes)
         samples_C = np.rint(sum(gradients)).astype(np.int64)
         tasks = self.population.tasks(invited, t, phase.name, samples_C, down_C, traffic.up)
@@ -244,14 +245,17 @@ class Devices:
 
     @cached_property
     def _able_N(self) -> NDArray[np.bool_]:
-        """Devices that could ever take part."""
+        """The devices that could ever take part, (N,): with rows, enough memory and a link."""
         return (self.planner.rows_N > 0) & self.population.has_memory_N & self.population.has_link_N
 
     def _needed(self, S: int) -> int:
         return max(1, fates.ceil(self.policy.min_report * S))
 
-    def _await(self, clock: Clock, t: int, phase: str, S: int) -> tuple[Clients, int]:
-        """Moves the clock until enough devices are eligible. They, and how many are on at all."""
+    def _await_devices(self, clock: Clock, t: int, phase: str, S: int) -> tuple[Clients, int]:
+        """Moves the clock until enough devices are eligible. Returns these, and the number of devices that are on.
+
+        Raises NotEnoughDevices after `max_wait_s`.
+        """
         policy = self.policy
         everybody = np.arange(len(self._able_N))
         rested = (t == clock.last_round) | (t - clock.last_round > policy.min_separation_rounds)
@@ -275,7 +279,7 @@ class Devices:
             "resting": ~rested,
             "off": ~on,
         }
-        counts = ", ".join(f"{int(those.sum())} {name}" for name, those in reasons.items() if those.any())
+        counts = ", ".join(f"{int(excluded.sum())} {name}" for name, excluded in reasons.items() if excluded.any())
         raise NotEnoughDevices(
             f"round {t}, phase {phase!r}: {self._needed(S)} devices are needed, and {len(eligible)} of {len(on)} are "
             f"eligible after waiting {(clock.now_us - asked_us) / SECOND_US:.0f} s ({counts}; one may count "
@@ -285,7 +289,7 @@ class Devices:
     def _invite(
         self, phase: AnyPhase, t: int, S: int, eligible: Clients, before: Outcome | None
     ) -> tuple[Clients, int]:
-        """The invited devices, and how many of them had to come from outside the rule for later phases."""
+        """Draws the invited devices. Returns them, and how many of them are from outside `phase2_clients`' rule."""
         policy = self.policy
         n = min(len(eligible), S if policy.dropout_override else fates.ceil(policy.over_select * S))
         rule = policy.phase2_clients or ("same_candidates" if isinstance(phase.cohort, Same) else "resample")
@@ -299,7 +303,7 @@ class Devices:
         return np.sort(np.concatenate([first, more])), len(more)
 
     def _absences(self, invited: Clients, start_us: int, t: int, tasks: Tasks) -> Absences:
-        """When each device is off within its task, up to the deadline: once if that ends it, else each time."""
+        """Returns when devices are off within their tasks, up to the deadline; once only where that ends a task."""
         deadline_us = microseconds(self.policy.deadline_s)
         pause = self.population.model.failure.on_offline == "pause"
         left_us, now_us = tasks.total_us.copy(), np.zeros(len(invited), np.int64)
@@ -325,7 +329,7 @@ class Devices:
         return Absences(absences, pause)
 
     def _energy(self, tasks: Tasks, *shares: NDArray[np.float64]) -> dict[str, float]:
-        """`energy_j` of all invited devices, where the powers are known."""
+        """Returns `energy_j` of all invited devices together, or nothing where the devices' powers are unknown."""
         watts = self.population.model.energy
         if watts is None:
             return {}

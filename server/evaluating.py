@@ -1,4 +1,4 @@
-"""Evaluating: which rounds are evaluated, and the evaluation that is under way while the next round is played."""
+"""The evaluation of a run: which rounds are evaluated, and the evaluation that goes on while the next is played."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from server.watch import Watch
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """An evaluation under way, and what is to be reported and booked with it."""
+    """An evaluation under way, with the report and the costs that belong to it."""
 
     measured: Callable[[], Measured]
     report: Progress
@@ -31,7 +31,7 @@ class Evaluating:
     """Evaluates points and clients' own models, one evaluation at a time.
 
     Attributes:
-        job, fleet, ledger, saving, watch: the server's.
+        job, fleet, ledger, saving, watch: those of the server.
     """
 
     job: Job
@@ -51,11 +51,12 @@ class Evaluating:
         return rounds % self.job.evaluate_every == 0 or rounds == self.job.rounds
 
     def begin(self, state: Any, memory: Memory, report: Progress) -> None:
-        """Begins to evaluate where the run stands.
+        """Begins an evaluation of the run as it stands.
 
         Args:
-            state, memory: the algorithm's and the clients'.
-            report: of the round, still without metrics.
+            state: the algorithm's state.
+            memory: handles of the clients' memory.
+            report: the report of the round, still without metrics.
         """
         job, rounds = self.job, report.round
         point = job.algorithm.point(state)
@@ -75,15 +76,16 @@ class Evaluating:
         under_way, self._under_way = self._under_way, None
         report = under_way.report
         with noted(f"in the evaluation after {report.round} rounds"):
-            found = under_way.measured()
-        # A problem of a user's may give numbers of NumPy's or torch's.
+            measured = under_way.measured()
+        # A user's own problem may return NumPy's or torch's numbers.
         metrics = {
-            split: {name: v if v is None else float(v) for name, v in of.items()} for split, of in found.metrics.items()
+            split: {name: v if v is None else float(v) for name, v in values.items()}
+            for split, values in measured.metrics.items()
         }
         warnings = (*report.warnings, *self.watch.troubles(self.job.problem, metrics.values()))
-        self.ledger.evaluation(report.round, replace(found, metrics=metrics), under_way.so_far)
+        self.ledger.evaluation(report.round, replace(measured, metrics=metrics), under_way.so_far)
         self.ledger.write(self.job.folder)
-        self.saving.finish()  # its checkpoint may be the best one
+        self.saving.finish()  # the checkpoint that is being written may be the best one
         problem, checkpoints = self.job.problem, self.job.checkpoints
         if self.job.splits and isinstance(problem, Evaluated):
             split, among = self.job.splits[-1], checkpoints.rounds
@@ -91,7 +93,7 @@ class Evaluating:
         return replace(report, metrics=metrics, warnings=warnings)
 
     def abandon(self) -> None:
-        """Books the evaluation under way, if it can be, where an exception is being raised already."""
+        """Books the evaluation under way, if it succeeds, where another exception is being raised already."""
         if self._under_way is not None:
             with contextlib.suppress(Exception):
                 self.finish()

@@ -1,7 +1,7 @@
-"""Evaluation: outputs of every row, pooled over all clients, before any metric is taken; or client by client.
+"""Evaluation: metrics of all rows, pooled over all clients, or of each client's own rows.
 
-A mean of the clients' own metrics is another number, and for AUC is not even defined where shards hold one class. It is
-taken where clients have tests of their own, on which each client's own model is evaluated.
+A mean of the clients' own metrics is not the metric of the pooled rows, and for AUC it is not even defined where shards
+hold one class. It is taken where clients have tests of their own, on which each client's own model is evaluated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from raysim.problems.evaluation import evaluated, settled
 from raysim.registry import nearest
 
 Metrics = Mapping[Split, Mapping[str, float | None]]
-Found = dict[Split, dict[str, float | None]]
+MutableMetrics = dict[Split, dict[str, float | None]]
 Curves = Mapping[Split, Mapping[str, Curve]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A value of a metric that a run is to come to."""
+    """A value of a metric at which a run may stop."""
 
     metric: str
     split: Split
@@ -35,25 +35,25 @@ class Target:
     higher_is_better: bool
 
     def reached(self, value: float | None) -> bool:
-        """Whether a value of the metric is there; one that is undefined is not."""
+        """Returns True if a value of the metric is at the target or beyond; an undefined value, None, is not."""
         if value is None:
             return False
         return value >= self.value if self.higher_is_better else value <= self.value
 
     def reached_in(self, metrics: Metrics) -> bool:
-        """Whether an evaluation found it."""
+        """Returns True if the metrics of an evaluation are at the target or beyond."""
         return self.reached(metrics.get(self.split, {}).get(self.metric))
 
 
 @dataclass(frozen=True)
 class PersonalModels:
-    """Clients' own models that are to be evaluated.
+    """The clients' own models that are to be evaluated.
 
     Attributes:
-        order: the phase that makes them.
+        order: the phase whose uploads are the models, and its message.
         blocks: the work of all clients with rows.
-        memory: handles of their memory.
-        asked_N: for each client, whether it has ever taken part.
+        memory: handles of the clients' memory.
+        asked_N: (N,) True for clients that have ever taken part.
     """
 
     order: Order
@@ -72,8 +72,8 @@ class Measured:
     """The result of an evaluation.
 
     Attributes:
-        metrics: by split and name.
-        clients: a row per client, split and metric, as the ledger has them; none where it was not by client.
+        metrics: the metrics, by split and name.
+        clients: a row per client, split and metric, in the ledger's columns; none without clients' own models.
     """
 
     metrics: Metrics
@@ -86,56 +86,58 @@ def evaluate(
     """Begins to evaluate points on all rows of each split, and clients' own models on their own rows.
 
     Args:
-        problem, fleet, splits: whose metrics, who computes them, and on which rows.
-        points: by a prefix of their metrics' names.
-        models: the names of their metrics have no prefix; None where only points are evaluated.
+        problem: the problem whose metrics are taken.
+        fleet: computes them.
+        splits: the splits whose rows are evaluated on.
+        points: the points, by a prefix of their metrics' names.
+        models: the clients' own models, whose metrics have no prefix; None where only points are evaluated.
 
     Returns:
-        A call that waits for the result. It raises ConfigError where the problem cannot be evaluated, or its headline
-        is none of its metrics.
+        A function that waits for the result. It raises ConfigError where the problem cannot be evaluated, or its
+        headline is none of its metrics.
     """
 
     def measured() -> Measured:
-        found: Found = {split: {} for split in splits}
+        metrics: MutableMetrics = {split: {} for split in splits}
         pools = {split: fleet.pool(split) for split in splits}
         for prefix, point in points.items():
-            given = evaluated(problem, point, fleet.pool("train"), pools)
-            for split, values in found.items():
-                values |= {f"{prefix}{name}": value for name, value in given[split].items()}
+            of_point = evaluated(problem, point, fleet.pool("train"), pools)
+            for split, values in metrics.items():
+                values |= {f"{prefix}{name}": value for name, value in of_point[split].items()}
         rows: list[Mapping[str, Any]] = []
-        judged = require(problem, Evaluated)
+        evaluable = require(problem, Evaluated)
         if models is not None:
             asked_N = models.asked_N
-            for_each = fleet.evaluate_models(models.order, models.blocks, models.memory, splits)
-            for split, values in found.items():
-                values |= _spread(judged, [of.get(split, {}) for of in for_each])
+            by_client = fleet.evaluate_models(models.order, models.blocks, models.memory, splits)
+            for split, values in metrics.items():
+                values |= _over_clients(evaluable, [of.get(split, {}) for of in by_client])
                 values["never_took_part"] = float(np.count_nonzero(~asked_N[models.clients]))
             rows = [
                 {"split": split, "client": client, "took_part": asked_N[client], "metric": name, "value": value}
-                for client, of in zip(models.clients, for_each, strict=True)
+                for client, of in zip(models.clients, by_client, strict=True)
                 for split, values in of.items()
                 for name, value in values.items()
             ]
-        for values in found.values():
-            if judged.headline not in values:
-                headline = f"{judged.headline!r}{nearest(judged.headline, values)}"
+        for values in metrics.values():
+            if evaluable.headline not in values:
+                headline = f"{evaluable.headline!r}{nearest(evaluable.headline, values)}"
                 raise ConfigError("problem.name", f"{type(problem).__name__} has the headline {headline}")
-        return Measured(found, rows)
+        return Measured(metrics, rows)
 
     return fleet.in_background(measured)
 
 
-def _spread(problem: Evaluated, for_each: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Takes means over the clients for which a metric is defined; for the headline also the worst and the deviation."""
-    found: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for values in for_each for name in values):
-        there = np.array([values[name] for values in for_each if values.get(name) is not None], np.float64)
-        found[name] = float(there.mean()) if len(there) else None
+def _over_clients(problem: Evaluated, by_client: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Returns means over the clients for which a metric is defined; for the headline also the worst and deviation."""
+    summary: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for values in by_client for name in values):
+        defined = np.array([values[name] for values in by_client if values.get(name) is not None], np.float64)
+        summary[name] = float(defined.mean()) if len(defined) else None
         if name == problem.headline:
             worst = np.min if problem.higher_is_better else np.max
-            found[f"{name}_worst"] = float(worst(there)) if len(there) else None
-            found[f"{name}_std"] = float(there.std()) if len(there) else None
-    return found
+            summary[f"{name}_worst"] = float(worst(defined)) if len(defined) else None
+            summary[f"{name}_std"] = float(defined.std()) if len(defined) else None
+    return summary
 
 
 def curves_of(problem: Problem, fleet: Fleet, splits: Sequence[Split], z: Point) -> Curves:

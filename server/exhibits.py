@@ -14,7 +14,7 @@ from server.archive import parquet
 from server.evaluation import Curves, curves_of
 from server.job import Job
 
-# Pixels that a picture is wide, about; what is smaller has its own enlarged.
+# The approximate width of a picture in pixels; smaller pictures have their pixels enlarged.
 SIDE = 280
 
 CURVES = pa.schema(
@@ -40,7 +40,7 @@ def save_final(job: Job, fleet: Fleet, point: Point, rounds: int) -> None:
 
 
 def save_pictures(folder: Path, rounds: int, problem: Problem, point: Point) -> None:
-    """Writes pictures/NAME_ROUNDS.png, each a grid of the images that the problem has of a point, if it has some."""
+    """Writes pictures/NAME_ROUNDS.png, a grid of images for each picture that the problem has of a point."""
     pictures = problem.pictures(point) if isinstance(problem, HasFigures) else {}
     if not pictures:
         return
@@ -60,8 +60,8 @@ def save_curves(folder: Path, curves: Curves) -> None:
     """Writes curves.parquet, a row per curve, if there are any."""
     rows = [
         {"split": split, "curve": name, "x_label": c.x_label, "y_label": c.y_label, "x": c.x, "y": c.y}
-        for split, found in curves.items()
-        for name, c in found.items()
+        for split, by_name in curves.items()
+        for name, c in by_name.items()
     ]
     if rows:
         write_whole(folder / "curves.parquet", parquet(pa.Table.from_pylist(rows, schema=CURVES)))

@@ -1,4 +1,4 @@
-"""What becomes of the devices invited to a phase: pure functions of their tasks, their absences and the policy.
+"""The fates of the devices that are invited to a phase, as pure functions of their tasks, absences and the policy.
 
 Legend: C invited clients. Times are int64 microseconds, counted from the invitation.
 """
@@ -23,11 +23,11 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ends:
-    """When and how each task ends, shape (C,).
+    """The end of each task, arrays of shape (C,).
 
     Attributes:
         fate: an index of FATES.
-        at_us: the instant reached.
+        at_us: the instant of the end.
     """
 
     fate: NDArray[np.int64]
@@ -36,33 +36,33 @@ class Ends:
 
 @dataclass(frozen=True)
 class Absences:
-    """When devices are off within their tasks.
+    """The times at which devices are off within their tasks.
 
     Attributes:
         stretches: (off from, on again) of each device's first absence, its second, ...; FOREVER_US where there is none.
-        pause: whether a task goes on where it was when its device comes back, or ends with the first absence.
+        pause: True if a task goes on when its device comes back; False if it ends with the first absence.
     """
 
     stretches: Sequence[tuple[Times, Times]]
     pause: bool
 
     def first_us(self, size: int) -> Times:
-        """When each of `size` devices first turns off."""
+        """Returns the instant at which each of `size` devices first turns off, FOREVER_US if it never does."""
         return self.stretches[0][0] if self.stretches else np.full(size, FOREVER_US)
 
     def worked_us(self, at_us: Times) -> Times:
-        """How long each device has been on at its own instant `at_us`."""
+        """Returns how long each device has been on at its own instant `at_us`, (C,)."""
         return at_us - sum((np.clip(at_us, begin, end) - begin for begin, end in self.stretches), np.zeros_like(at_us))
 
     def off(self, at_us: int, size: int) -> NDArray[np.bool_]:
-        """Which devices are off at one instant."""
+        """Returns True for the devices that are off at the instant `at_us`, (C,)."""
         away = np.zeros(size, bool)
         for begin, end in self.stretches:
             away |= (begin <= at_us) & (at_us < end)
         return away
 
     def done_us(self, total_us: Times) -> Times:
-        """When tasks of these lengths are done, if nothing but absences delays them; FOREVER_US if they never are."""
+        """Returns when tasks of these lengths are done if only absences delay them, FOREVER_US if they never are."""
         done_us = total_us
         for begin, end in self.stretches:
             away = begin < done_us
@@ -72,7 +72,7 @@ class Absences:
 
 @dataclass(frozen=True)
 class Draw:
-    """Where the chance of a phase's close comes from."""
+    """The random draws at the close of a phase."""
 
     seed: int
     round: int
@@ -80,16 +80,16 @@ class Draw:
     clients_C: NDArray[np.int64]
 
     def ties(self) -> NDArray[np.uint64]:
-        """A random order of the invited, which decides between equal arrivals; shape (C,)."""
+        """Draws a random order of the invited devices, (C,), which decides between equal arrivals."""
         return draws.bits(self.seed, "tie", self.round, draws.code(self.phase), self.clients_C)
 
     def dropout(self) -> float:
-        """A uniform number on [0, 1)."""
+        """Draws a uniform number on [0, 1)."""
         return float(draws.uniform(self.seed, "dropout", self.round, draws.code(self.phase)))
 
 
 def undisturbed(tasks: Tasks, absences: Absences, policy: PolicyConfig) -> Ends:
-    """How each task would end if the server never closed: by arrival, going off, failure, or the deadline."""
+    """Returns how each task would end if the server never closed: by arrival, absence, failure, or the deadline."""
     deadline_us, size = microseconds(policy.deadline_s), len(tasks.total_us)
     arrival_us = absences.done_us(tasks.total_us)
     off_us = np.full(size, FOREVER_US) if absences.pause else absences.first_us(size)
@@ -113,7 +113,7 @@ def undisturbed(tasks: Tasks, absences: Absences, policy: PolicyConfig) -> Ends:
 
 
 def close(ends: Ends, tasks: Tasks, S: int, policy: PolicyConfig, drawn: Draw) -> tuple[Ends, int]:
-    """The ends as they are when the phase closes, and when it does."""
+    """Returns the ends of the tasks when the phase closes, and the instant of the close, by the policy."""
     tie_C = drawn.ties()
     arrived = np.flatnonzero(ends.fate == ACCEPTED)
     fate, at_us = ends.fate.copy(), ends.at_us.copy()
@@ -121,9 +121,9 @@ def close(ends: Ends, tasks: Tasks, S: int, policy: PolicyConfig, drawn: Draw) -
     everyone_us = int(ends.at_us.max()) if len(arrived) == len(fate) else deadline_us
     if policy.dropout_override:
         kept = S - math.floor(drawn.dropout() * policy.dropout_override.uniform_ratio * S)
-        lost = arrived[np.argsort(tie_C[arrived])][kept:]
-        fate[lost] = FAILED
-        at_us[lost] -= tasks.up_us[lost]  # all was done but the upload
+        dropped = arrived[np.argsort(tie_C[arrived])][kept:]
+        fate[dropped] = FAILED
+        at_us[dropped] -= tasks.up_us[dropped]  # everything was done but the upload
         return Ends(fate, at_us), everyone_us
     if policy.close == "wait_all":
         return ends, everyone_us
@@ -139,7 +139,7 @@ def close(ends: Ends, tasks: Tasks, S: int, policy: PolicyConfig, drawn: Draw) -
 
 
 def shares(tasks: Tasks, worked_us: Times) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Shares in [0, 1] of the download, the computation and the upload that are done after `worked_us` of work."""
+    """Returns the shares in [0, 1] of download, computation and upload that are done after `worked_us` of work."""
 
     def share(begin_us: Times, part_us: Times) -> NDArray[np.float64]:
         spent_us = np.clip(worked_us - begin_us, 0, part_us)
@@ -154,10 +154,10 @@ def shares(tasks: Tasks, worked_us: Times) -> tuple[NDArray[np.float64], NDArray
 
 
 def microseconds(seconds: float) -> int:
-    """A duration of the configuration on the clock."""
+    """Returns a duration of the configuration in whole microseconds of the clock."""
     return round(seconds * SECOND_US)
 
 
 def ceil(x: float) -> int:
-    """The ceiling, but for what rounding has put above a whole number: 1.1 x 10 is 11."""
+    """Returns the ceiling of x, with x a rounding error above a whole number taken for that number: 1.1 x 10 is 11."""
     return math.ceil(x - 1e-9)

@@ -1,4 +1,4 @@
-"""What the server is given and what it reports: a job, and the progress after each round."""
+"""The input and the output of the server: a job, and the progress after each round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from server.plan import Planner
 
 @dataclass(frozen=True)
 class Job:
-    """Everything the server needs to know of an experiment.
+    """Everything that the server needs to know of an experiment.
 
     Attributes:
-        algorithm, problem: what is run.
+        algorithm, problem: the algorithm, and the problem that it solves.
         row_shape: shape of one row's inputs.
         planner: draws the minibatches.
         dispatcher: decides who takes part.
@@ -31,15 +31,15 @@ class Job:
         by_client: True if clients' own models are evaluated on their own rows.
         groupings: divisions of the clients, for the ledger.
         rounds: T.
-        stop_at: the run is over at the first evaluation that reaches it, if that is before T; rounds wait for
-            evaluations then.
+        stop_at: the target at whose first evaluation the run is over, if that is before T; rounds then wait for
+            evaluations. None plays all T rounds.
         evaluate_every: rounds between evaluations; the first is before round 0, the last after round T-1.
         pictures_every: evaluations between pictures; the first and the last evaluation have some too.
         checkpoint_every: rounds between checkpoints; there is one after the last round too. None leaves the choice to
-            server.saving, which keeps the time for writing them small.
+            server.saving, which keeps the share of time for writing them small.
         dtype: type of the point and of all vectors on the wire.
-        folder: where the ledger and the model are written.
-        checkpoints: where a run goes on from if it is broken off.
+        folder: the run folder, for the ledger and the model.
+        checkpoints: the checkpoints, from which a run can go on.
     """
 
     algorithm: Algorithm[Any]
@@ -66,12 +66,12 @@ class Progress:
 
     Attributes:
         round, rounds: rounds done, and T.
-        metrics: of the latest evaluation.
+        metrics: the metrics of the latest evaluation.
         evaluated: True if the metrics are of this round.
         bytes_down, bytes_up: totals so far.
         sim_s: simulated seconds so far; None without devices.
-        warnings: what has come up since the last report; of the same several times in a row, the first.
-        phases: rows of rounds.parquet for the round's phases, without what was not booked; none before the first.
+        warnings: notices since the last report; a notice that repeats is given once.
+        phases: rows of rounds.parquet for the round's phases; none before the first round.
     """
 
     round: int

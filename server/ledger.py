@@ -1,6 +1,6 @@
-"""The ledger: what each phase cost and what each evaluation gave, kept as tables and written as Parquet.
+"""The ledger: the costs of each phase and the results of each evaluation, kept as tables and written as Parquet.
 
-Files in the run folder, rewritten whole and swapped in, so that a reader or a crash never meets half a file:
+The files in the run folder are rewritten whole and swapped in, so that no reader and no crash ever meets half a file:
 rounds.parquet (a row per phase), participation.parquet (a row per client and phase), metrics.parquet (a row per
 evaluation, split and metric), and where clients' own models are evaluated clients.parquet (a row per evaluation,
 client, split and metric).
@@ -32,15 +32,14 @@ ROUNDS = pa.schema(
         pa.field("valid", pa.bool_()),  # false: too few results, and the round was undone
         pa.field("accepted", pa.int32()),  # clients whose results count
         pa.field("rejected", pa.int32()),  # clients whose results could not be used (server.bad_results)
-        pa.field("rows", pa.int64()),  # data rows they drew, repeats counted
+        pa.field("rows", pa.int64()),  # data rows that they drew, repeats counted
         pa.field("bytes_down", pa.int64()),  # server to all invited clients together
         pa.field("bytes_up", pa.int64()),
-        pa.field("wall_s", pa.float64()),  # of this machine, not of the devices
-        pa.field("plan_s", pa.float64()),  # of wall_s, until cohort and minibatches were drawn
-        pa.field(
-            "clients_s", pa.float64()
-        ),  # of wall_s, until the clients' sums were added up; the rest is the server's
-        # Mean rounds since the accepted were last accepted in a phase of that name, over those that were before.
+        pa.field("wall_s", pa.float64()),  # seconds of this machine, not of the devices
+        pa.field("plan_s", pa.float64()),  # part of wall_s until cohort and minibatches were drawn
+        # The next part of wall_s, until the clients' sums were added up; the rest is the server's.
+        pa.field("clients_s", pa.float64()),
+        # Mean rounds since accepted clients were last accepted in a phase of that name, over those that ever were.
         pa.field("age_rounds", pa.float64()),
         pa.field("gini", pa.float64()),  # of participation so far, over clients that have rows, all phases together
         pa.field("accepted_by_label", pa.list_(pa.int32())),  # by quarters of the label score; null without scores
@@ -105,7 +104,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of this machine that a phase took, as the columns of ROUNDS have them."""
+    """The seconds of this machine that a phase took, by columns of ROUNDS."""
 
     wall_s: float
     plan_s: float
@@ -115,16 +114,18 @@ class Spent:
 # Columns that differ from run to run, however much else is the same.
 TIMES = ("wall_s", "plan_s", "clients_s")
 
-# Of the columns of ROUNDS, those whose sums over all phases the ledger keeps.
+# The columns of ROUNDS whose sums over all phases the ledger keeps.
 _SUMS = ("bytes_down", "bytes_up", "wall_s")
 
 
 @dataclass
 class Book:
-    """A table that grows. What was once read of it is not converted again.
+    """A table that grows, of which rows that were read once are not converted again.
 
     Attributes:
-        pending: rows as dicts, or record batches, that follow on those of `settled`.
+        schema: the columns.
+        pending: new rows, as dicts or record batches, which follow those of `settled`.
+        settled: the rows that were read before; None before the first time.
     """
 
     schema: pa.Schema
@@ -132,7 +133,7 @@ class Book:
     settled: pa.Table | None = None
 
     def table(self) -> pa.Table:
-        """All rows; those that are pending cannot be changed any more."""
+        """Returns all rows; pending rows cannot be changed any more."""
         rows = [entry for entry in self.pending if isinstance(entry, dict)]
         batches = [entry for entry in self.pending if not isinstance(entry, dict)]
         parts = [pa.Table.from_pylist(rows, self.schema), pa.Table.from_batches(batches, self.schema)]
@@ -144,10 +145,12 @@ class Book:
 
 @dataclass
 class Ledger:
-    """Attributes:
-    rows_N: rows of each client's shard.
-    groupings: by name, for the columns accepted_by_*.
-    bytes_down, bytes_up, wall_s: sums over all phases so far.
+    """Books the costs of phases and the results of evaluations.
+
+    Attributes:
+        rows_N: rows of each client's shard.
+        groupings: divisions of the clients by name, for the columns accepted_by_*.
+        bytes_down, bytes_up, wall_s: sums over all phases so far.
     """
 
     rows_N: NDArray[np.int64]
@@ -165,9 +168,15 @@ class Ledger:
         self._tally = Tally(self.rows_N > 0)
 
     def phase(self, t: int, phase: str, blocks: Sequence[Block], outcome: Outcome, spent: Spent) -> Row:
-        """Books one phase and returns its row; `blocks` is the work that was done, none if too few were accepted.
+        """Books one phase and returns its row of ROUNDS.
 
-        Participation is that work, also of a round that is undone later.
+        Args:
+            t: the round.
+            phase: name of the phase.
+            blocks: the work that was done, none if too few clients were accepted. It counts as participation, also
+                where the round is undone later.
+            outcome: the outcome of the phase.
+            spent: the seconds that it took.
         """
         rows = [self._rows_C(block) for block in blocks]
         self._participation.pending += [
@@ -201,57 +210,59 @@ class Ledger:
         return row
 
     def undone(self, t: int) -> None:
-        """Books the costs of the last round, which was undone, as wasted, those of its valid phases too."""
+        """Books all costs of the last round t, which was undone, as wasted, also those of its valid phases."""
         for row in self._rounds.pending:
             if row["round"] == t:
                 row |= {f"{cost}_wasted": row.get(cost) for cost in ("bytes_down", "bytes_up", "compute_s")}
 
     def so_far(self, sim_s: float | None) -> dict[str, float | None]:
-        """What the rounds have cost until now, at simulated time `sim_s`."""
+        """Returns the costs of all rounds so far, at simulated time `sim_s`."""
         return {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, "wall_s": self.wall_s, "sim_s": sim_s}
 
     def has_evaluation(self, rounds: int) -> bool:
-        """Whether one after so many rounds is booked."""
+        """Returns True if an evaluation after so many rounds is booked."""
         return rounds in self._metrics.table()["round"].to_numpy()
 
     def latest(self) -> Metrics:
-        """What the last evaluation gave, by split and metric; nothing if there was none."""
+        """Returns the metrics of the last evaluation, by split and name; nothing if there was none."""
         table = self._metrics.table()
-        found: dict[Split, dict[str, float | None]] = {}
+        metrics: dict[Split, dict[str, float | None]] = {}
         for row in table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pylist():
-            found.setdefault(row["split"], {})[row["metric"]] = row["value"]
-        return found
+            metrics.setdefault(row["split"], {})[row["metric"]] = row["value"]
+        return metrics
 
     def best(self, metric: str, split: str, among: Collection[int], higher: bool) -> int | None:
-        """Of these numbers of rounds the first after which a metric was best; None if it was never measured then."""
+        """Returns the number of rounds, `among` those given, after which a metric was best, the first of equal ones.
+
+        It returns None if the metric was not measured after any of them.
+        """
         table = self._metrics.table()
-        mine = pc.and_(pc.equal(table["metric"], metric), pc.equal(table["split"], split))
-        mine = pc.and_(
-            mine, pc.and_(pc.is_in(table["round"], pa.array(among, pa.int32())), pc.is_valid(table["value"]))
-        )
-        found = table.filter(mine).sort_by([("value", "descending" if higher else "ascending"), ("round", "ascending")])
-        return found["round"][0].as_py() if len(found) else None
+        of_metric = pc.and_(pc.equal(table["metric"], metric), pc.equal(table["split"], split))
+        eligible = pc.and_(pc.is_in(table["round"], pa.array(among, pa.int32())), pc.is_valid(table["value"]))
+        order = [("value", "descending" if higher else "ascending"), ("round", "ascending")]
+        ranked = table.filter(pc.and_(of_metric, eligible)).sort_by(order)
+        return ranked["round"][0].as_py() if len(ranked) else None
 
     @property
     def asked_N(self) -> NDArray[np.bool_]:
-        """(N,) which clients have taken part in anything."""
+        """The clients that have taken part in any phase, (N,) True or False."""
         return self._tally.times_N > 0
 
-    def evaluation(self, rounds: int, found: Measured, so_far: Mapping[str, float | None]) -> None:
-        """Books what was measured after `rounds` rounds, which had cost `so_far`."""
-        self._clients.pending += [{"round": rounds, **row} for row in found.clients]
+    def evaluation(self, rounds: int, measured: Measured, so_far: Mapping[str, float | None]) -> None:
+        """Books the results of an evaluation after `rounds` rounds, whose costs were `so_far`."""
+        self._clients.pending += [{"round": rounds, **row} for row in measured.clients]
         self._metrics.pending += [
             {"round": rounds, "split": split, "metric": name, "value": value, **so_far}
-            for split, values in found.metrics.items()
+            for split, values in measured.metrics.items()
             for name, value in values.items()
         ]
 
     def tables(self) -> dict[str, pa.Table]:
-        """All that was booked, by name. Not to be asked for within a round, which may yet be undone."""
+        """Returns all tables, by name. It must not be called within a round, which may yet be undone."""
         books = {"rounds": self._rounds, "participation": self._participation, "metrics": self._metrics}
-        found = {name: book.table() for name, book in books.items()}
+        tables = {name: book.table() for name, book in books.items()}
         clients = self._clients.table()
-        return found | {"clients": clients} if len(clients) else found
+        return tables | {"clients": clients} if len(clients) else tables
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Books what `tables` gave, into a ledger in which nothing is booked yet."""
@@ -272,7 +283,7 @@ class Ledger:
                 setattr(self, name, getattr(self, name) + row[name])
 
     def write(self, folder: Path) -> None:
-        """Writes the tables."""
+        """Writes the tables into the run folder. Raises OutputError."""
         for name, table in self.tables().items():
             write_whole(folder / f"{name}.parquet", parquet(table))
 
@@ -289,7 +300,7 @@ class Ledger:
 def _participation(
     t: int, phase: str, clients_C: NDArray[np.int64], rows_C: NDArray[np.int64], rejected_C: NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """A block's clients in one phase, as arrays: over thousands of rounds there are millions of them."""
+    """Returns rows of PARTICIPATION for a block's clients, as arrays, since a long run has millions of rows."""
     n = len(clients_C)
     columns = [np.full(n, t, np.int32), pa.array([phase] * n, pa.string()), clients_C, rows_C, rejected_C]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PARTICIPATION)

@@ -1,7 +1,7 @@
-"""How participation is spread: over groups of clients, over clients, over rounds.
+"""The spread of participation over groups of clients, over clients and over rounds.
 
-A phase costs here what its cohort costs, whatever the population: arrays per client are changed in place, and the Gini
-coefficient comes from how many clients took part how often.
+The cost of a phase here depends on its cohort, not on the population: arrays per client are changed in place, and the
+Gini coefficient is computed from the number of clients for each number of participations.
 
 Legend: N all clients, C accepted clients of a phase.
 """
@@ -20,7 +20,7 @@ class Grouping:
     """A division of the clients into groups.
 
     Attributes:
-        names: of the groups, in order.
+        names: names of the groups, in order.
         of_N: the number of each client's group.
     """
 
@@ -28,32 +28,32 @@ class Grouping:
     of_N: NDArray[np.int16]
 
     def counts(self, clients_C: Clients) -> list[int]:
-        """How many of these clients are in each group."""
+        """Returns how many of these clients are in each group, in the order of `names`."""
         counted: list[int] = np.bincount(self.of_N[clients_C], minlength=len(self.names)).tolist()
         return counted
 
     @classmethod
     def by_speed(cls, seconds_N: NDArray[np.float64], has_rows_N: NDArray[np.bool_]) -> "Grouping":
-        """Quarters of the clients that have rows; those that are as fast as each other are in the same, the faster."""
+        """Divides clients by speed at the quartiles of those with rows; equally fast ones are in the faster group."""
         bounds = np.quantile(seconds_N[has_rows_N], (0.25, 0.5, 0.75), method="inverted_cdf")
         return cls(("fastest", "second", "third", "slowest"), np.searchsorted(bounds, seconds_N).astype(np.int16))
 
     @classmethod
     def by_label(cls, score_N: NDArray[np.float64]) -> "Grouping":
-        """Quarters of the range of label scores, 0 to 1; the last is closed."""
+        """Divides clients by quarters of the range of label scores, 0 to 1, of which the last includes 1."""
         names = ("0 to 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1")
         return cls(names, np.minimum(4 * score_N, 3).astype(np.int16))
 
 
 @dataclass
 class Tally:
-    """Who took part how often, and when last.
+    """Counts how often each client took part, and when last.
 
     Attributes:
-        has_rows_N: whether each client could ever be accepted.
-        times_N: phases that each client was accepted in.
+        has_rows_N: True for clients that could ever be accepted.
+        times_N: number of phases that each client was accepted in.
         last_N: by phase name, the round that each client was last accepted in; -1 if it never was.
-        clients: how many clients with rows took part 0, 1, 2, ... times.
+        clients: number of clients with rows that took part 0, 1, 2, ... times.
     """
 
     has_rows_N: NDArray[np.bool_]
@@ -69,8 +69,8 @@ class Tally:
         """Counts a phase's accepted clients, each of them once.
 
         Returns:
-            The mean number of rounds since each was last accepted in a phase of that name, over those that were before;
-            None if there are none.
+            The mean number of rounds since these clients were last accepted in a phase of that name, over the clients
+            that ever were; None if none was.
         """
         if phase not in self.last_N:
             self.last_N[phase] = np.full(len(self.times_N), -1, np.int32)
@@ -90,11 +90,10 @@ class Tally:
 
     @property
     def gini(self) -> float:
-        """Gini coefficient of participation over clients with rows; 0 where nobody took part.
+        """The Gini coefficient of participation over clients with rows; 0 where nobody took part.
 
-        In whole numbers up to the last division: clients in order of their counts c have places i = 1..n, and it is
-        the sum of (2i - n - 1) c over n times the sum of c. Of m clients with the same count, after a others, the first
-        factors add up to m (2a + m - n).
+        With counts c_1 <= ... <= c_n it is sum_i (2i - n - 1) c_i / (n sum_i c_i), in whole numbers up to the division.
+        Over m clients with the same count, which come after a others, the factors 2i - n - 1 add up to m (2a + m - n).
         """
         counts = np.arange(len(self.clients))
         n, total = int(self.clients.sum()), int(counts @ self.clients)

@@ -1,4 +1,4 @@
-"""The plan of a phase: who takes part and on which rows. All chance of the phase is drawn here, before any work.
+"""The plan of a phase: its cohort and minibatches. All random choices of the phase are made here, before any work.
 
 Legend: C clients of a block, K local steps, B minibatch, N all clients.
 """
@@ -17,10 +17,10 @@ from raysim.errors import ConfigError, DataError
 from raysim.exchange import Block, Minibatches
 from raysim.phase import Cohort, LocalSteps, Same, Uniform, Work
 
-# Blocks of a phase whose clients are computed one after another, at least, and clients of one of them at most: some
-# hundred actors are to have work where thousands of clients are sampled.
+# The fewest blocks of a phase whose clients are computed one after another, and the most clients in such a block: some
+# hundred actors shall have work where thousands of clients are sampled.
 AUTO_BLOCKS, MOST = 32, 10
-# Numbers that are sorted at a time.
+# Random numbers that are sorted at a time.
 SORTED = 100_000
 
 
@@ -29,11 +29,12 @@ class Planner:
     """Draws cohorts and batches from counters alone.
 
     Attributes:
-        rows_N: rows of each client's shard; clients without any are never drawn.
-        seed: of the experiment.
-        block: most clients in a block; None makes AUTO_BLOCKS blocks, or as many more as it takes for none to have more
-            than MOST clients, or one per client: however many actors there are, since sums are rounded per block.
-        together: clients that are best computed together; with it, None makes 2, 4, 8, ... blocks of at most so many.
+        rows_N: rows of each client's shard; clients without rows are never drawn.
+        seed: the experiment's seed.
+        block: most clients in a block. None makes AUTO_BLOCKS blocks, or more so that no block has more than MOST
+            clients, but at most one per client. The number of actors has no say, since sums are rounded per block.
+        together: clients that are best computed together; with it, a `block` of None makes 2, 4, 8, ... blocks of at
+            most so many clients.
     """
 
     rows_N: NDArray[np.int64]
@@ -43,11 +44,11 @@ class Planner:
 
     @cached_property
     def population(self) -> NDArray[np.int64]:
-        """Clients that have data."""
-        found = np.flatnonzero(self.rows_N > 0)
-        if not len(found):
+        """The numbers of the clients that have rows, ascending. Raises DataError if there are none."""
+        clients = np.flatnonzero(self.rows_N > 0)
+        if not len(clients):
             raise DataError("every client has 0 rows; there is nothing to train on")
-        return found
+        return clients
 
     def check(self, rule: Cohort) -> None:
         """Raises ConfigError if a cohort cannot be drawn."""
@@ -57,14 +58,14 @@ class Planner:
             raise ConfigError("algorithm.S", f"cannot sample {rule.S} clients of {has_rows}{empty}; lower algorithm.S")
 
     def cohort(self, rule: Cohort, t: int, phase: str, previous: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Client numbers of the phase's cohort, ascending; `previous` is the cohort of the round's phase before."""
+        """Draws the clients of the phase's cohort, ascending; `previous` is the cohort of the round's phase before."""
         if isinstance(rule, Same):
             assert previous is not None
             return previous
         return draws.sample(self.population, rule.S, self.seed, "cohort", t, draws.code(phase))
 
     def samples(self, work: Work, clients_C: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows that each client's steps pass over, repeats counted, shape (C,)."""
+        """Returns the number of rows in each client's minibatches, repeats counted, (C,)."""
         n = self.rows_N[clients_C]
         if not isinstance(work, LocalSteps):
             return n
@@ -76,29 +77,31 @@ class Planner:
         return drawn
 
     def smallest(self, work: Work) -> NDArray[np.int64]:
-        """Rows of the smallest minibatch of each client of the population, where whole shards are cut into them too."""
+        """Returns the rows of the smallest minibatch, or chunk of a whole shard, of each client of the population."""
         n = self.rows_N[self.population]
         if not isinstance(work, LocalSteps):
             batch = n if work.batch is None else np.minimum(work.batch, n)
             return batch - (-n % batch)
         batch, first = _sizes(work, n)
-        begun = 1 - -(n - first) // batch  # steps of the first epoch, in which what follows the first is cut anew
+        begun = (
+            1 - -(n - first) // batch
+        )  # steps of the first epoch: the first minibatch, then the rest of the shard in others
         least = first if work.K == 1 else np.minimum(first, batch)
         for steps, rows in ((begun, n - first), (begun - -n // batch, n)):
             least = np.where((steps <= work.K) & (rows > 0), np.minimum(least, batch - (-rows % batch)), least)
         return least
 
     def blocks(self, works: Sequence[Work], t: int, phase: str, cohort: NDArray[np.int64]) -> list[Block]:
-        """The cohort's work in the passes of a phase, cut into blocks as equal as can be."""
+        """Draws the cohort's work in the passes of a phase, in blocks of as equal numbers of clients as can be."""
         if self.block is not None:
             n = math.ceil(len(cohort) / self.block)
         elif self.together is not None:
-            # Two keep two actors busy; powers of two make equal tasks of several.
+            # Two blocks keep two actors busy; a power of two can be grouped into equal tasks.
             n = max(2, 1 << (math.ceil(len(cohort) / self.together) - 1).bit_length())
         else:
             n = max(AUTO_BLOCKS, math.ceil(len(cohort) / MOST))
         cut = np.array_split(cohort, min(n, len(cohort)))
-        # The first pass has the phase's own streams: methods of one pass meet the same minibatches in it.
+        # The first pass has the phase's own streams, so that methods of one pass get the same minibatches in it.
         streams = [phase if i == 0 else f"{phase}, pass {i}" for i in range(len(works))]
         passes = [self._pass(work, t, at, cut) for work, at in zip(works, streams, strict=True)]
         keys = [draws.bits(self.seed, "privacy", t, draws.code(phase), clients_C) for clients_C in cut]
@@ -108,7 +111,7 @@ class Planner:
         ]
 
     def _pass(self, work: Work, t: int, stream: str, cut: Sequence[NDArray[np.int64]]) -> list[Minibatches]:
-        """Draws a pass of each block's clients."""
+        """Draws the minibatches of one pass for the clients of each block."""
         rows: Iterable[NDArray[np.int64] | None] = itertools.repeat(None)
         if isinstance(work, LocalSteps):
             rows = self._rows(work, t, stream, cut)
@@ -116,7 +119,7 @@ class Planner:
         return [Minibatches(rows_CKB, keys_C) for rows_CKB, keys_C in zip(rows, keys, strict=False)]
 
     def _rows(self, work: LocalSteps, t: int, phase: str, cut: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-        """By block, rows of K minibatches by reshuffling, shape (C, K, B) with its largest B, -1 where one is short."""
+        """Draws K minibatches by reshuffling: by block (C, K, B), B its largest minibatch, -1 where one is shorter."""
         clients_C = np.concatenate(cut)
         n_C = self.rows_N[clients_C]
         lengths = np.array([len(block) for block in cut])
@@ -124,40 +127,40 @@ class Planner:
         block_C = np.repeat(np.arange(len(cut)), lengths)
         place_C = np.arange(len(clients_C)) - starts[block_C]
         widths = np.maximum.reduceat(np.maximum(*_sizes(work, n_C)), starts)
-        made = [np.full((C, work.K, B), -1) for C, B in zip(lengths.tolist(), widths.tolist(), strict=True)]
-        # All clients with equally many rows, of whatever block, at a time.
+        rows = [np.full((C, work.K, B), -1) for C, B in zip(lengths.tolist(), widths.tolist(), strict=True)]
+        # Clients of all blocks that have equally many rows are drawn together.
         for n in np.unique(n_C).tolist():
             same = np.flatnonzero(n_C == n)
             for some in np.array_split(same, math.ceil(len(same) * n / SORTED)):
                 for rows_KB, i, c in zip(
                     self._of_size(work, t, phase, clients_C[some], n), block_C[some], place_C[some], strict=True
                 ):
-                    made[i][c, :, : rows_KB.shape[1]] = rows_KB
-        return made
+                    rows[i][c, :, : rows_KB.shape[1]] = rows_KB
+        return rows
 
     def _of_size(self, work: LocalSteps, t: int, phase: str, clients_C: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        """The minibatches of clients that have n rows each."""
+        """Draws the minibatches (C, K, B) of clients that have n rows each."""
         batch, first = (int(size) for size in _sizes(work, n))
         width = max(batch, first)
 
         def order(epoch: int) -> NDArray[np.int64]:
             return draws.permutation(n, self.seed, "batches", t, draws.code(phase), clients_C, epoch)
 
-        begun = order(0)
-        parts = [_cut(begun[:, :first], first, width), _cut(begun[:, first:], batch, width)]
+        first_epoch = order(0)
+        parts = [_cut(first_epoch[:, :first], first, width), _cut(first_epoch[:, first:], batch, width)]
         epochs = math.ceil((work.K - sum(part.shape[1] for part in parts)) / math.ceil(n / batch))
         parts += [_cut(order(epoch), batch, width) for epoch in range(1, epochs + 1)]
         return np.concatenate(parts, axis=1)[:, : work.K]
 
 
 def _sizes(work: LocalSteps, n: NDArray[np.int64] | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of a usual and of the first minibatch of shards of n rows."""
+    """Returns the rows of a usual and of the first minibatch, for shards of n rows."""
     batch = np.minimum(n if work.batch is None else work.batch, n)
     return batch, batch if work.first is None else np.minimum(work.first, n)
 
 
 def _cut(rows_CR: NDArray[np.int64], size: int, width: int) -> NDArray[np.int64]:
-    """Each client's rows in minibatches of `size`, shape (C, minibatches, width), -1 where one is shorter."""
+    """Cuts each client's rows into minibatches of `size`: (C, minibatches, width), -1 where one is shorter."""
     C, R = rows_CR.shape
     minibatches = math.ceil(R / size)
     cut = np.full((C, minibatches * size), -1)

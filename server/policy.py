@@ -1,6 +1,6 @@
-"""What the server does about devices that come late or not at all, and about results that cannot be used.
+"""The server's policy for devices that are late or drop out, and for results that cannot be used.
 
-It is section `server` of a configuration.
+The policy is the section `server` of a configuration.
 """
 
 from typing import Annotated, Literal
@@ -59,7 +59,7 @@ class PolicyConfig(BaseModel):
     model_config = STRICT
 
     bad_results: Literal["stop", "reject"] = "stop"
-    # In single precision the norm itself ends at 1e19.
+    # In single precision the square of a norm above 1e19 overflows.
     max_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e12
     max_failed_rounds: Annotated[int, Field(ge=0)] = 10
     over_select: Annotated[float, Field(ge=1)] = 1.3
@@ -76,7 +76,7 @@ class PolicyConfig(BaseModel):
     aggregate_s: Pause = 1.0
 
     @model_validator(mode="after")
-    def _together(self) -> "PolicyConfig":
+    def _require_consistent(self) -> "PolicyConfig":
         if self.close == "first_s" and self.min_report != 1:
             raise ValueError("min_report counts with close: deadline or wait_all; first_s needs all S")
         if self.close == "wait_all" and self.responders == "uniform":

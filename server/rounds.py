@@ -1,4 +1,4 @@
-"""The round loop: plan, send, sum, absorb, book; now and then evaluate and save."""
+"""The round loop: plan, send, sum, absorb and book each phase; evaluate and save after some rounds."""
 
 import copy
 import time
@@ -28,15 +28,16 @@ from server.watch import Watch
 
 @dataclass
 class Server:
-    """Plays rounds and holds what passes from one to the next.
+    """Plays rounds and holds the state that passes from one round to the next.
 
     Attributes:
-        job, fleet: given.
-        ledger: the books.
-        state: the algorithm's.
-        memory: handles of clients' memory, by client.
-        clock: the dispatcher's.
-        done: rounds that have been played.
+        job: the experiment.
+        fleet: computes the clients' halves.
+        ledger: the ledger of the run.
+        state: the algorithm's state.
+        memory: handles of clients' memory, by client number.
+        clock: the dispatcher's clock.
+        done: number of rounds that have been played.
         saving, evaluating, watch, dry_run: see their classes.
     """
 
@@ -52,7 +53,7 @@ class Server:
     watch: Watch = field(default_factory=Watch)
     dry_run: DryRun = field(init=False)
     _stopping: bool = False
-    _phases: tuple[Row, ...] = ()  # of the last round
+    _phases: tuple[Row, ...] = ()  # the ledger's rows of the last round
 
     def __post_init__(self) -> None:
         job = self.job
@@ -65,18 +66,18 @@ class Server:
 
     @property
     def point(self) -> Point:
-        """The point that the algorithm stands for now."""
+        """The algorithm's point in its present state."""
         return self.job.algorithm.point(self.state)
 
     def stop(self) -> None:
-        """Has `run` end after the round that is being played, with a checkpoint. It may be called from any thread."""
+        """Lets `run` end after the round that is being played, with a checkpoint. Any thread may call it."""
         self._stopping = True
 
     def run(self) -> Generator[Progress, None, None]:
         """Plays all rounds and yields a report before the first and after each.
 
-        Rounds do not wait for evaluations, unless one may be the end: an evaluation is under way while the next round
-        is played, and reported then. The ledger is written however the run ends.
+        Rounds do not wait for evaluations, unless an evaluation may end the run: an evaluation goes on while the next
+        round is played, and is reported after that. The ledger is written however the run ends.
         """
         evaluating, saving = self.evaluating, self.saving
         try:
@@ -151,18 +152,18 @@ class Server:
         summed = time.perf_counter()
         if outcome.valid:
             self.state = phase.absorb(self.state, total.mean(self.job.dtype), len(outcome.accepted))
-            self.memory |= kept  # only now: what a failed phase would have left behind is never seen
+            self.memory |= kept  # only now, so that a failed phase leaves nothing behind
             self.saving.remembered(kept)
         spent = Spent(time.perf_counter() - started, planned - started, summed - planned)
         return _Exchange(message, outcome, self.ledger.phase(t, phase.name, blocks, outcome, spent))
 
     def restore(self, standing: Standing) -> None:
-        """Goes on from where a run stood, instead of from the beginning."""
+        """Sets the server to the standing of a run, from which it goes on."""
         self.state, self.clock, self.done = standing.state, standing.clock, standing.rounds
         self.memory = dict(self.fleet.keep(standing.memory))
         self.saving.restart(self.done)
         metrics, rounds = standing.tables["metrics"], standing.tables["rounds"]
-        # The last round is evaluated in any case, and need not be the last any more.
+        # An evaluation after the last round of the earlier run is dropped where no evaluation is due any more.
         due = [self.evaluating.due(measured) for measured in metrics["round"].to_pylist()]
         self.ledger.restore({**standing.tables, "metrics": metrics.filter(pa.array(due, pa.bool_()))})
         self._phases = tuple(rounds.filter(pc.equal(rounds["round"], self.done - 1)).to_pylist())
@@ -175,7 +176,7 @@ class Server:
         self.evaluating.begin(self.state, self.memory, self._report({}, evaluated=True))
 
     def _save(self) -> None:
-        # Only the clock is changed in place.
+        # Only the clock is changed in place, so that only the clock is copied.
         standing = Standing(self.done, self.state, copy.deepcopy(self.clock), {}, self.ledger.tables())
         self.saving.begin(standing, dict(self.memory), self.fleet)
 
@@ -188,7 +189,7 @@ class Server:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """A phase that has been played, as the next one of its round needs it."""
+    """A phase that has been played, with everything that the next phase of its round needs."""
 
     message: Any
     outcome: Outcome
@@ -196,7 +197,7 @@ class _Exchange:
 
 
 def _require_booked(phase: Phase[Any, Any, Any, Any], t: int, sent: int, booked: int) -> None:
-    """Raises ConfigError where clients put other bytes on the wire than were booked before they were computed."""
+    """Raises ConfigError where clients uploaded another number of bytes than was booked before they computed."""
     if sent != booked:
         raise ConfigError(
             "algorithm.name",

@@ -1,4 +1,4 @@
-"""Saving: when a checkpoint is begun, and what is still being written while rounds are played."""
+"""The saving of checkpoints: when one is begun, and the one that is written while rounds are played."""
 
 import contextlib
 import time
@@ -10,14 +10,20 @@ from typing import Any
 from raysim.fleet import Fleet
 from server.checkpoint import Checkpoints, Standing
 
-# Rounds between checkpoints, at least, and the share of the time that writing them may take, if nothing is asked for.
+# The fewest rounds between checkpoints, and the largest share of time for writing them, where the job does not say.
 PAUSE_ROUNDS = 10
 CHECKPOINT_SHARE = 0.02
 
 
 @dataclass
 class _Last:
-    """The last checkpoint, or the start: rounds by then, when it was, and how long it took to write."""
+    """The last checkpoint, or the start of the run.
+
+    Attributes:
+        rounds: rounds that were done by then.
+        since_s: time when it was begun, by the machine's clock.
+        cost_s: seconds that it took to write.
+    """
 
     rounds: int
     since_s: float
@@ -29,21 +35,21 @@ class Saving:
     """Writes checkpoints in the background.
 
     Attributes:
-        checkpoints: where they go.
-        every: rounds between them; None is PAUSE_ROUNDS, or more so that they take at most CHECKPOINT_SHARE of the
-            time.
-        last_round: T, after which there is one in any case.
+        checkpoints: the checkpoints of the run.
+        every: rounds between checkpoints; None is PAUSE_ROUNDS, or more so that writing takes at most CHECKPOINT_SHARE
+            of the time.
+        last_round: T, after which there is a checkpoint in any case.
     """
 
     checkpoints: Checkpoints
     every: int | None
     last_round: int
-    _changed: set[int] = field(default_factory=set)  # clients whose memory the last checkpoint does not have
+    _changed: set[int] = field(default_factory=set)  # clients whose memory has changed since the last checkpoint
     _last: _Last = field(default_factory=lambda: _Last(0, time.perf_counter()))
     _writing: Future[None] | None = None
 
     def restart(self, rounds: int) -> None:
-        """Counts from a checkpoint of so many rounds, from which a run goes on."""
+        """Starts counting at the checkpoint of so many rounds from which a run goes on."""
         self._last = _Last(rounds, time.perf_counter())
 
     def remembered(self, clients: Iterable[int]) -> None:
@@ -51,7 +57,7 @@ class Saving:
         self._changed.update(clients)
 
     def due(self, rounds: int) -> bool:
-        """Returns True if there is to be a checkpoint after so many rounds."""
+        """Returns True if a checkpoint is due after so many rounds."""
         if rounds == self.last_round or self.every is not None:
             return rounds == self.last_round or rounds % (self.every or 1) == 0
         writes = self._writing is not None and not self._writing.done()
@@ -59,12 +65,12 @@ class Saving:
         return enough and CHECKPOINT_SHARE * (time.perf_counter() - self._last.since_s) >= self._last.cost_s
 
     def begin(self, standing: Standing, handles: Mapping[int, Any], fleet: Fleet) -> None:
-        """Begins to write a checkpoint, once the one before is written.
+        """Waits for the checkpoint before, and begins to write a new one.
 
         Args:
-            standing: where the run stands, without clients' memory.
-            handles: of all clients' memory, which is fetched from the fleet as far as it has changed.
-            fleet: see `handles`.
+            standing: the run's standing, without clients' memory.
+            handles: handles of all clients' memory.
+            fleet: the fleet that changed memory is fetched from.
         """
         self.finish()
         whole = self.checkpoints.needs_all(len(self._changed), len(handles))
@@ -81,12 +87,12 @@ class Saving:
         executor.shutdown(wait=False)
 
     def finish(self) -> None:
-        """Waits for the checkpoint that is being written. Raises what it failed with."""
+        """Waits for the checkpoint that is being written. Raises the error of one that failed."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
 
     def abandon(self) -> None:
-        """Waits for it where another exception is being raised already."""
+        """Waits for the checkpoint that is being written, and drops its errors, where another is being raised."""
         with contextlib.suppress(Exception):
             self.finish()

@@ -1,4 +1,4 @@
-"""The watch over a run: whether it diverges, stands still, or gets results and metrics that a person should know of."""
+"""The watch over a run: it notices divergence, standstill, unusable results and metrics that look wrong."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,23 +14,23 @@ from raysim.point import Point
 from raysim.problems import Evaluated, Problem
 from server.dispatch import Outcome
 
-# Rounds in a row without any movement that are told of; some methods spend one on their estimators alone.
+# Rounds in a row without movement after which there is a notice; some methods spend one on their estimators alone.
 STILL_ROUNDS = 3
 
 
 @dataclass
 class Watch:
-    """Collects notices for the next report, each kind of trouble once."""
+    """Collects notices for the next report, one for each kind of trouble."""
 
     _notices: list[str] = field(default_factory=list)
     _still: int = 0  # rounds in a row that have left the point as it was
-    _rejected: bool = False  # whether results ever were
-    _trouble: str | None = None  # that the last evaluation found
+    _rejected: bool = False  # True once results were rejected
+    _trouble: str | None = None  # the trouble that the last evaluation found
 
     def take(self) -> tuple[str, ...]:
-        """Returns the notices that nobody has been told of yet."""
-        taken, self._notices = tuple(self._notices), []
-        return taken
+        """Returns the notices since the last call."""
+        notices, self._notices = tuple(self._notices), []
+        return notices
 
     def look(self, t: int, before: Point, now: Point, algorithm: Algorithm[Any]) -> None:
         """Compares the points before and after round t. Raises Diverged where the new one is not finite."""
@@ -40,7 +40,7 @@ class Watch:
                 f"step is too large; look at the steps of {type(algorithm).__name__}"
             )
         unmoved = torch.equal(now.x, before.x) and torch.equal(now.y, before.y)
-        # Where clients have models of their own, the server's need not move.
+        # Where clients have models of their own, the server's point need not move.
         self._still = self._still + 1 if unmoved and not algorithm.personal else 0
         if self._still == STILL_ROUNDS:
             self._notices.append(
@@ -49,7 +49,7 @@ class Watch:
             )
 
     def rejected(self, phase: Phase[Any, Any, Any, Any], outcome: Outcome) -> None:
-        """Notes the first results that were left out because they could not be used."""
+        """Adds a notice for the first results that were left out because they could not be used."""
         if not self._rejected:
             self._rejected = True
             n, clients = len(outcome.rejected), ", ".join(map(str, outcome.rejected[:10].tolist()))
@@ -60,7 +60,7 @@ class Watch:
             )
 
     def troubles(self, problem: Problem, metrics: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
-        """Returns what is newly wrong with an evaluation's metrics, by split: one line, or nothing."""
+        """Returns the trouble with an evaluation's metrics, given split by split: one line, or nothing if not new."""
         if not isinstance(problem, Evaluated):
             return ()
         trouble = next((text for text in map(problem.trouble, metrics) if text), None)

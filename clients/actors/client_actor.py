@@ -83,12 +83,14 @@ class ClientActor:
 
     @ray.method(concurrency_group="evaluation")
     def each(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> NDArray[np.float64]:
+        """Returns f's results on the rows start..stop-1 of a sample, one after another."""
         with self._work():
             values: NDArray[np.float64] = self._evaluating.each(f, unpacked(z), part, start, stop)
         return values
 
     @ray.method(concurrency_group="evaluation")
     def total(self, f: Function, z: Point, part: Sample, start: int, stop: int) -> Packed:
+        """Returns the sum of f's results on the rows start..stop-1 of a sample."""
         with self._work():
             summed: Packed = packed(self._evaluating.total(f, unpacked(z), part, start, stop))
         return summed

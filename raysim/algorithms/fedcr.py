@@ -127,7 +127,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(OwnHeads[State, Sent, Carry, Upload]):
-    """Steps of extractor and head at once, then a look at the codes."""
+    """Takes steps of extractor and head at once, then collects the Gaussians of the codes as experts."""
 
     K: int
     weight: float
@@ -139,16 +139,17 @@ class Update(OwnHeads[State, Sent, Carry, Upload]):
     @property
     def passes(self) -> tuple[Pass[Sent, Carry], ...]:
         batch = self.steps.batch
-        return Pass(LocalSteps(self.K, batch), self.both), Pass(WholeShard(batch), self.look, 1 / 3)
+        return Pass(LocalSteps(self.K, batch), self.step_both), Pass(WholeShard(batch), self.collect_experts, 1 / 3)
 
     def sends(self, state: State) -> Sent:
         return Sent(state.u, Installed(state.v), state.prior)
 
     def start(self, sent: Sent, memory: Tensor | None) -> Carry:
-        nothing = sent.u.new_zeros(self.classes, self.code)
-        return Carry(*self.model(sent, memory), Experts(nothing, nothing))
+        zeros = sent.u.new_zeros(self.classes, self.code)
+        return Carry(*self.model(sent, memory), Experts(zeros, zeros))
 
-    def both(self, problem: Problem, sent: Sent, carry: Any, batch: Batch) -> Any:
+    def step_both(self, problem: Problem, sent: Sent, carry: Any, batch: Batch) -> Any:
+        """Client: takes a step of extractor and head at once."""
         g = clipped(torch.cat(self._gradients(problem, sent, carry, batch)), self.steps.clip)
         n = len(sent.u)
         return carry._replace(u=carry.u - self.steps.eta_u * g[:n], v=carry.v - self.steps.eta_v * g[n:])
@@ -161,9 +162,10 @@ class Update(OwnHeads[State, Sent, Carry, Upload]):
         g, _ = self._gradients(problem, sent, carry, batch)
         return carry._replace(u=carry.u - self.steps.eta_u * clipped(g, self.steps.clip))
 
-    def look(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
-        found = problem.apply(experts, carry.u, batch, self.classes)
-        return carry._replace(experts=Experts(*(a + b for a, b in zip(carry.experts, found, strict=True))))
+    def collect_experts(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+        """Client: multiplies the Gaussians of the batch's rows into the products of its classes."""
+        of_batch = problem.apply(experts, carry.u, batch, self.classes)
+        return carry._replace(experts=Experts(*(a + b for a, b in zip(carry.experts, of_batch, strict=True))))
 
     def finish(self, sent: Sent, carry: Carry) -> Reply[Upload]:
         return Reply(Upload(carry.u, carry.experts), carry.v)
@@ -176,8 +178,8 @@ class Update(OwnHeads[State, Sent, Carry, Upload]):
         return State(mean.u, state.v, Gaussians(*mixed))
 
     def _gradients(self, problem: Problem, sent: Sent, carry: Any, batch: Batch) -> Any:
-        nothing = sent.u.new_zeros(self.classes, self.code)
-        prior = sent.prior or Gaussians(nothing, nothing + 1)
+        zeros = sent.u.new_zeros(self.classes, self.code)
+        prior = sent.prior or Gaussians(zeros, zeros + 1)
         return problem.apply(bottleneck_gradients, carry.u, carry.v, prior, self.weight, self.reverse, batch)
 
 

@@ -155,7 +155,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(OwnHeads[State, Sent, Carry, Upload]):
-    """Local steps and statistics."""
+    """Takes steps of the head, then of the extractor, and collects moments of the features before and after those."""
 
     K_v: int
     K_u: int
@@ -169,9 +169,9 @@ class Update(OwnHeads[State, Sent, Carry, Upload]):
         batch = self.steps.batch
         return (
             self.head_pass(self.K_v),
-            Pass(WholeShard(batch), self.look_before, 1 / 3),
-            Pass(LocalSteps(self.K_u, batch), self.aligned),
-            Pass(WholeShard(batch), self.look_after, 1 / 3),
+            Pass(WholeShard(batch), self.moments_before, 1 / 3),
+            Pass(LocalSteps(self.K_u, batch), self.step_aligned),
+            Pass(WholeShard(batch), self.moments_after, 1 / 3),
         )
 
     def sends(self, state: State) -> Sent:
@@ -179,21 +179,24 @@ class Update(OwnHeads[State, Sent, Carry, Upload]):
 
     def start(self, sent: Sent, memory: Tensor | None) -> Carry:
         C, d = self.classes, self.features
-        nothing = Moments(sent.u.new_zeros(C, d), sent.u.new_zeros(()), sent.u.new_zeros(C))
-        return Carry(*self.model(sent, memory), nothing, nothing)
+        zeros = Moments(sent.u.new_zeros(C, d), sent.u.new_zeros(()), sent.u.new_zeros(C))
+        return Carry(*self.model(sent, memory), zeros, zeros)
 
-    def look_before(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+    def moments_before(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+        """Client: adds the moments of the batch's features under the received extractor."""
         return carry._replace(before=_plus(carry.before, problem.apply(moments, carry.u, batch, self.classes)))
 
-    def aligned(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+    def step_aligned(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+        """Client: takes a step of the extractor that draws features to the centroids of their classes."""
         if sent.centroids is None:
             return self.extractor(problem, sent, carry, batch)  # type: ignore[no-any-return]
-        there = sent.centroids.there_C[:, None]
-        centroids = there * sent.centroids.c_Cd + (1 - there) * carry.before.centroids_Cd()
+        known = sent.centroids.there_C[:, None]
+        centroids = known * sent.centroids.c_Cd + (1 - known) * carry.before.centroids_Cd()
         g = problem.apply(aligned_gradient, carry.u, carry.v, centroids, self.weight, batch)
         return carry._replace(u=carry.u - self.steps.eta_u * clipped(g, self.steps.clip))
 
-    def look_after(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+    def moments_after(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+        """Client: adds the moments of the batch's features under the trained extractor."""
         return carry._replace(after=_plus(carry.after, problem.apply(moments, carry.u, batch, self.classes)))
 
     def finish(self, sent: Sent, carry: Carry) -> Reply[Upload]:

@@ -140,7 +140,7 @@ class Training(personal.Training[Model, Sent, AnyCarry, Tensor]):
         return carry._replace(u=carry.u - steps.eta_u * clipped(g, steps.clip))
 
     def extractor_pass(self, K: int) -> Pass[Any, Any]:
-        # In gradients of the whole model, which are three forward passes: the gradient, and one more.
+        # A gradient of the whole model costs three forward passes, and this step one more, for the features at u_0.
         return Pass(LocalSteps(K, self.steps.batch), self.extractor, 4 / 3)
 
 
@@ -154,7 +154,7 @@ class Update(Training[Carry]):
     def passes(self) -> tuple[Pass[Sent, Carry], ...]:
         batch = self.steps.batch
         last = WholeShard(batch) if self.shard_gradient else LocalSteps(1, batch)
-        # Two forward passes, and what leads back through one of them.
+        # A gradient of H costs four forward passes: two, and a backward pass through one of them.
         return self.head_pass(self.K_v), self.extractor_pass(self.K_u), Pass(last, self.consistency, 4 / 3)
 
     def start(self, sent: Sent, memory: Model | None) -> Carry:
@@ -162,6 +162,7 @@ class Update(Training[Carry]):
         return Carry(u, v, torch.zeros_like(sent.u))
 
     def consistency(self, problem: Problem, sent: Sent, carry: Carry, batch: Batch) -> Carry:
+        """Client: adds the batch's part of the gradient of H at u_0."""
         g = problem.apply(consistency_gradient, sent.u, carry.u, self.steps.rows_B(batch), batch)
         return carry._replace(g=carry.g + g)
 
@@ -199,12 +200,13 @@ class ReducedUpdate(Training[ReducedCarry]):
         return self.head_pass(self.K_v), corrected, Pass(WholeShard(batch), self.consistency, 2.0)
 
     def start(self, sent: Sent, memory: ReducedOwn | None) -> ReducedCarry:
-        nothing = torch.zeros_like(sent.u)
+        zeros = torch.zeros_like(sent.u)
         # A new client's extractor is the common one, where H has no gradient.
-        kept = ReducedOwn(sent.u, sent.v.of, nothing, sent.u) if memory is None else memory
-        return ReducedCarry(kept.u, kept.v, kept, nothing, nothing)
+        kept = ReducedOwn(sent.u, sent.v.of, zeros, sent.u) if memory is None else memory
+        return ReducedCarry(kept.u, kept.v, kept, zeros, zeros)
 
     def corrected(self, problem: Problem, sent: Sent, carry: ReducedCarry, batch: Batch) -> ReducedCarry:
+        """Client: takes a step of the extractor, with the gradient of H corrected by that of the round before."""
         u, v, kept, _, _ = carry
         weight, rows_B = self.steps.weight, self._rows_B(batch)
         g = problem.apply(consistent_gradient, u, v, sent.u, weight, rows_B, batch)
@@ -212,6 +214,7 @@ class ReducedUpdate(Training[ReducedCarry]):
         return carry._replace(u=u - self.steps.eta_u * clipped(g + weight / 2 * (kept.g - before), self.steps.clip))
 
     def consistency(self, problem: Problem, sent: Sent, carry: ReducedCarry, batch: Batch) -> ReducedCarry:
+        """Client: adds the batch's part of the gradients of H at u_i and at u_0."""
         at_u, at_u_0 = problem.apply(consistency_gradients, carry.u, sent.u, self._rows_B(batch), batch)
         return carry._replace(at_u=carry.at_u + at_u, at_u_0=carry.at_u_0 + at_u_0)
 

@@ -119,9 +119,10 @@ class OwnHead(SharedExtractor):
 
     @property
     def passes(self) -> tuple[Pass[Sent, Model], ...]:
-        return (Pass(LocalSteps(self.K, self.steps.batch), self.both),)
+        return (Pass(LocalSteps(self.K, self.steps.batch), self.step_both),)
 
-    def both(self, problem: Problem, sent: Sent, carry: Model, batch: Batch) -> Model:
+    def step_both(self, problem: Problem, sent: Sent, carry: Model, batch: Batch) -> Model:
+        """Client: takes a step of extractor and head at once."""
         g = clipped(problem.apply(model_gradient, carry.u, carry.v, batch), self.steps.clip)
         n = len(sent.u)
         return Model(carry.u - self.steps.eta_u * g[:n], carry.v - self.steps.eta_v * g[n:])

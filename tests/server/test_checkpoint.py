@@ -16,7 +16,7 @@ from raysim.domain import Simplex
 from raysim.errors import CheckpointError, OutputError
 from raysim.point import Point
 from server import archive
-from server.checkpoint import Checkpoints, Part, Standing, Store
+from server.checkpoint import Checkpoints, Standing, Store, StoredFile
 from tests.contracts.table import settings
 from tests.play import QUADRATIC, experiment, server
 
@@ -163,7 +163,7 @@ def test_a_manifest_cannot_name_a_file_outside_of_its_folder(tmp_path: Path) -> 
     made.save(standing(3), whole=True)
     (manifest,) = made._kept
     (tmp_path / "elsewhere").write_bytes(b"secret")
-    part = Part("../elsewhere", hashlib.sha256(b"secret").hexdigest())
+    part = StoredFile("../elsewhere", hashlib.sha256(b"secret").hexdigest())
     moved = replace(manifest, parts={**manifest.parts, "standing": part})
     made.store.write(manifest.name, moved.text())
     with pytest.raises(CheckpointError, match=r"it lists '\.\./elsewhere', which is no file of its folder"):
