@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is there; with more, workers wait for each other's threads
+
 import torch
 
 torch.set_num_threads(1)

@@ -36,6 +36,8 @@ def main(folder: str, rounds: str) -> None:
     run(load_config(tree | {"name": "undisturbed", "clients": {"fleet": "in_process"}}))
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A node that is killed refuses connections, five times before it counts as gone.
+    os.environ.setdefault("RAY_health_check_period_ms", "1000")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=2) for _ in range(3)]
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)

@@ -327,12 +327,12 @@ def stopped(words: list[str], after: str, *signals: int) -> tuple[int, list[str]
 def test_a_run_that_is_stopped_goes_on_to_the_bit(
     number: int, status: int, raysim: Raysim, ruler: str, tmp_path: Path
 ) -> None:
-    words = ["run", ruler, "-o", "rounds=500", "-o", "evaluate.every=1", "-o", "checkpoint.every=1000000"]
+    words = ["run", ruler, "-o", "rounds=200", "-o", "evaluate.every=1", "-o", "checkpoint.every=1000000"]
     code, lines, err = stopped(words, "round 2/", number)
     (folder,) = folders(tmp_path)
     assert code == status
     assert lines[0] == f"ruler: 8 clients, results in {folder}"
-    told = re.fullmatch(r"stopped after (\d+) of 500 rounds; go on with: (raysim run --resume .*)", lines[-1])
+    told = re.fullmatch(r"stopped after (\d+) of 200 rounds; go on with: (raysim run --resume .*)", lines[-1])
     assert told
     assert told[2] == f"raysim run --resume {folder}"
     assert err == "stopping after this round; once more to stop at once\n"
@@ -356,7 +356,7 @@ def test_a_second_ctrl_c_stops_at_once(ruler: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim, ruler: str, tmp_path: Path) -> None:
-    words = ["run", ruler, "-o", "rounds=400", "-o", "evaluate.every=50", "-o", "algorithm.S=8"]
+    words = ["run", ruler, "-o", "rounds=150", "-o", "evaluate.every=50", "-o", "algorithm.S=8"]
     assert raysim(*words).status == 0
     (whole,) = folders(tmp_path)
     last = (whole / "log.jsonl").stat().st_size * 9 // 10
@@ -373,12 +373,12 @@ def test_a_disk_that_is_full_is_named_and_nothing_written_is_lost(raysim: Raysim
     )
     assert not [path for path in folder.rglob(".*") if path.is_file()], "halves of files"
     written = pq.read_table(folder / "participation.parquet")
-    assert 0 < len(written) < 400 * 8
+    assert 0 < len(written) < 150 * 8
     assert written.equals(pq.read_table(whole / "participation.parquet").slice(0, len(written)))
     assert raysim("run", "--resume", str(folder)).status == 0
     ends = [pq.read_table(where / "participation.parquet") for where in (folder, whole)]
     assert ends[0].equals(ends[1])
-    assert [event["round"] for event in log(folder) if event["event"] == "round"][-1] == 400, "no line is half"
+    assert [event["round"] for event in log(folder) if event["event"] == "round"][-1] == 150, "no line is half"
 
 
 def test_more_rounds_and_other_workers_may_be_asked_for_on_resuming(raysim: Raysim, ruler: str, tmp_path: Path) -> None:

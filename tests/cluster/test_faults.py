@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ BASE: dict[str, Any] = {
 ROOT = Path(__file__).parents[2]
 # Programs that last a minute on an idle machine are given up after so long: only one that hangs takes it.
 HANGS_S = 1200
+MEANWHILE = pytest.mark.xdist_group("while a killed driver's agents end")
 ALGORITHMS = ["cd_mage_plus", "codasca", "tests.toys:Remembering"]
 
 
@@ -64,6 +66,49 @@ def nothing_is_left(ray_cluster: None) -> Iterator[None]:
         time.sleep(0.2)
 
 
+@dataclass(frozen=True)
+class Killed:
+    """A run whose driver was killed.
+
+    Attributes:
+        tree: its configuration.
+        folder: its folder.
+        children: processes that the driver had started, and these.
+    """
+
+    tree: dict[str, Any]
+    folder: Path
+    children: list[psutil.Process]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    path = tmp_path_factory.mktemp("killed") / "faults.yaml"
+    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(path.parent / "runs")}, "rounds": 150}
+    tree |= {"evaluate": {"every": 10, "splits": ["train"]}, "clients": {"actors": 2, "num_cpus": 0.5}}
+    path.write_text(yaml12.dump(tree))
+    script = str(Path(sys.executable).with_name("raysim"))
+    driver = subprocess.Popen([script, "run", str(path)], cwd=path.parent, text=True, stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if line.startswith("round 10/"):
+            break
+    children = psutil.Process(driver.pid).children(recursive=True)
+    assert len(children) > 3
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    (folder,) = (path.parent / "runs").iterdir()
+    return Killed(tree, folder, children)
+
+
+@MEANWHILE
+def test_a_run_whose_driver_is_killed_goes_on(killed: Killed) -> None:
+    resumed = resume(killed.folder, ["clients={fleet: in_process}"])
+    same(resumed, run(load_config(killed.tree | {"clients": {"fleet": "in_process"}})))
+
+
+@MEANWHILE
 @pytest.mark.parametrize("name", ["cd_mage", "codasca"])
 def test_a_process_that_ends_at_any_moment_of_a_phase_changes_nothing(name: str, tmp_path: Path) -> None:
     undisturbed = play(tmp_path, name, clients={"fleet": "in_process", "actors": "auto"})
@@ -158,26 +203,8 @@ def test_an_actor_that_hangs_is_started_anew_and_then_given_up(tmp_path: Path) -
         play(tmp_path, "cd_ma", problem=slow, clients=clients)
 
 
-def test_a_driver_that_is_killed_leaves_no_process_and_its_run_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "faults.yaml"
-    tree = BASE | {"algorithm": settings("codasca"), "output": {"folder": str(tmp_path / "runs")}, "rounds": 150}
-    tree |= {"evaluate": {"every": 10, "splits": ["train"]}, "clients": {"actors": 2, "num_cpus": 0.5}}
-    path.write_text(yaml12.dump(tree))
-    script = str(Path(sys.executable).with_name("raysim"))
-    driver = subprocess.Popen([script, "run", str(path)], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if line.startswith("round 10/"):
-            break
-    children = psutil.Process(driver.pid).children(recursive=True)
-    assert len(children) > 3
-    driver.kill()
-    driver.wait()
-    driver.stdout.close()
-
-    (folder,) = (tmp_path / "runs").iterdir()
-    resumed = resume(folder, ["clients={fleet: in_process}"])
-    same(resumed, run(load_config(tree | {"clients": {"fleet": "in_process"}})))
-    # Ray's agents ask for a minute for a server that is gone.
-    _, left = psutil.wait_procs(children, timeout=180)
+# Ray's agents ask for a minute for a server that is gone. Other tests of the group are played meanwhile.
+@MEANWHILE
+def test_a_driver_that_is_killed_leaves_no_process(killed: Killed) -> None:
+    _, left = psutil.wait_procs(killed.children, timeout=180)
     assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

@@ -146,7 +146,7 @@ def test_an_exact_gradient_is_the_mean_over_minibatches(engine: str) -> None:
 
 
 def test_a_run_scores_images_of_the_same_noise_each_time(tmp_path: Path) -> None:
-    made = experiment(TINY, settings("cd_ma", batch=6), problem={"name": "gan", "classifier_epochs": 2})
+    made = experiment(TINY, settings("cd_ma", batch=6), problem={"name": "gan", "classifier_epochs": 1})
     said: list[str] = []
     gan = made.problem.prepared(made.shards, tmp_path, said.append)
     assert said

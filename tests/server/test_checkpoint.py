@@ -215,7 +215,8 @@ def test_unless_asked_for_they_take_a_fiftieth_of_the_time(tmp_path: Path, monke
     """Seconds that are counted here: a round takes one, and writing a checkpoint as many as it says."""
     now, costs = [0.0], iter([10.0, 0.0, 2000.0])
     monkeypatch.setattr("server.saving.time.perf_counter", lambda: now[0])
-    made = experiment(QUADRATIC, settings("cd_ma"), rounds=1000, evaluate={"every": 2000}, checkpoint={"keep": 100})
+    one_step = settings("cd_ma", S=1, K=1)
+    made = experiment(QUADRATIC, one_step, rounds=1000, evaluate={"every": 2000}, checkpoint={"keep": 100})
     playing = server(made, tmp_path)
     play, save = playing.play, playing.job.checkpoints.save
 
