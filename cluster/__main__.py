@@ -1,4 +1,4 @@
-"""`python -m cluster` is `raysim`, also where raysim is not installed but lies in the working folder, as in a job."""
+"""Runs `raysim` as `python -m cluster`, also where it is not installed but lies in the working folder, as in a job."""
 
 from cluster.cli import main
 

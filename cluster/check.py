@@ -1,4 +1,4 @@
-"""`raysim check`: what an experiment would do, before it does it."""
+"""The command `raysim check`: what an experiment would do, before it does it."""
 
 import numpy as np
 from rich.console import Console

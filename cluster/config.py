@@ -24,6 +24,7 @@ class Choice(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The settings beside the name."""
         return dict(self.model_extra or {})
 
 

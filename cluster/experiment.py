@@ -174,6 +174,7 @@ class Experiment:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of models, gradients and messages."""
         return torch.float64 if self.config.precision == "float64" else torch.float32
 
     def engine(self) -> Engine:

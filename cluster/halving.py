@@ -52,6 +52,7 @@ class Halving(FIFOScheduler):
                         self._goes_on(trial.name, rounds, defined(value, like.higher_is_better))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Tells Tune whether a trial goes on after an evaluation."""
         if "rounds" not in result:  # the last report says what became of the trial
             return str(self.CONTINUE)
         goes_on = self._goes_on(self._names[trial.config["place"]], result["rounds"], result["value"])

@@ -91,6 +91,7 @@ class Observers:
         self.tell(line)
 
     def end(self, outcome: Outcome, **fields: Any) -> None:
+        """Tells the log and the loggers how the run ended."""
         self.log.say("end", outcome=outcome, **fields)
         self._each(lambda observer: observer.end(outcome))
 

@@ -35,7 +35,7 @@ _ENTRY = re.compile(r" {4}(\w+(?:, \w+)*): (.*)")
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says about a key, or about several that are explained together.
+    """A row of a table: a key, or several that are explained together.
 
     Attributes:
         keys: dotted.

@@ -166,7 +166,7 @@ def _devices(rounds: list[Numbers]) -> Numbers:
 def _spent(
     phase: str, of: LocalPrivacy, rounds: list[Numbers], took_part: list[Numbers], experiment: Experiment
 ) -> Numbers:
-    """`epsilon`, `delta`, `clip`, `sigma`, `uploads`; `epsilon_spent`, `epsilon_spent_any_two`; `assumes`.
+    """Returns epsilon, delta, clip, sigma, uploads, epsilon_spent, epsilon_spent_any_two and assumes.
 
     The second is what an observer of all uploads of a client, the server too, is kept from telling apart: any two
     series of uploads (FedReCo, definition 1); the first, any from none.

@@ -1,4 +1,4 @@
-"""`raysim devices`: what a population looks like and how its rounds would go, without training anything."""
+"""The command `raysim devices`: what a population looks like and how its rounds would go, without training."""
 
 from dataclasses import dataclass
 from pathlib import Path

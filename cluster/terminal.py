@@ -64,6 +64,7 @@ class Show(Heard):
             self._watcher.__exit__(None, None, None)
 
     def started(self, experiment: Experiment, folder: Path) -> None:
+        """Prints what is about to run, and starts the bar."""
         self.folder = folder
         self._console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
         for remark in experiment.remarks():
@@ -72,5 +73,6 @@ class Show(Heard):
         self._watcher.__enter__()
 
     def report(self, progress: Progress) -> None:
+        """Shows a round."""
         assert self._watcher
         self._watcher(progress)

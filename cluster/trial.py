@@ -64,9 +64,11 @@ class Keeper:
         self._study, self._stopping = study, False
 
     def stop(self) -> None:
+        """Has all trials stop after the rounds that they play."""
         self._stopping = True
 
     def stopping(self) -> bool:
+        """Returns True if trials are to stop."""
         return self._stopping
 
     def take(self, trial: str, files: Mapping[str, bytes]) -> None:

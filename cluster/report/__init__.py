@@ -11,7 +11,7 @@ import pyarrow.csv
 from cluster import plots
 from cluster.folder import origin
 from cluster.report import figures, fits, selection, tables
-from cluster.report.page import Part, page
+from cluster.report.page import ReportSection, page
 from cluster.report.runs import Runs
 from cluster.report.tables import Table
 from cluster.study import STUDY, TRIALS, Study, rows
@@ -78,11 +78,13 @@ def best(folder: Path) -> tuple[Table, str]:
     return selection.ranked(runs, select), selection.rule(runs, select)
 
 
-def _selected(studies: Mapping[Path, Study]) -> Iterator[Part]:
+def _selected(studies: Mapping[Path, Study]) -> Iterator[ReportSection]:
     for folder, study in studies.items():
         if study.config.select is not None:
             table, rule = best(folder)
-            yield Part(f"best_of_{folder.resolve().name}", f"Best values of {study.config.name}", rule, table=table)
+            yield ReportSection(
+                f"best_of_{folder.resolve().name}", f"Best values of {study.config.name}", rule, table=table
+            )
 
 
 def _finished(given: Sequence[Path]) -> list[Path]:
@@ -111,7 +113,7 @@ def _broken(given: Sequence[Path]) -> dict[Path, Path]:
     return found
 
 
-def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[Part]:
+def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[ReportSection]:
     exponents, devices = fits.fitted(runs, target), tables.devices(runs)
     beside: dict[str, tuple[Table, str]] = {
         "equal_upload": (tables.equal_upload(runs), "Medians over seeds after as much upload."),
@@ -121,18 +123,18 @@ def _parts(runs: Runs, target: float | None, given: Sequence[Path]) -> Iterator[
     }
     if target is not None:
         beside["speed_up"] = tables.speed_up(runs, target), ""
-        yield Part("to_target", "Cost to the target", _TO_TARGET, table=tables.to_target(runs, target))
+        yield ReportSection("to_target", "Cost to the target", _TO_TARGET, table=tables.to_target(runs, target))
     for one in figures.all_figures(runs, target, exponents, devices):
         table, _ = beside.pop(one.name, ([], ""))
         picture = plots.saved(one.figure, "png")
-        yield Part(one.name, one.title, one.caption, picture, table, [run.name for run in one.runs])
+        yield ReportSection(one.name, one.title, one.caption, picture, table, [run.name for run in one.runs])
     for name, (table, caption) in beside.items():
         if table:
-            yield Part(name, name.replace("_", " ").capitalize(), caption, table=table)
+            yield ReportSection(name, name.replace("_", " ").capitalize(), caption, table=table)
     if left := [row for folder in given for row in rows(folder) if row.status != "finished"]:
         table = [{"trial": row.trial, "status": row.status, "why": row.said} for row in left]
-        yield Part("not_finished", "Trials that did not finish", _LEFT, table=table)
-    yield Part("runs", "Runs", "Every run that is reported on.", table=tables.each_run(runs, target))
+        yield ReportSection("not_finished", "Trials that did not finish", _LEFT, table=table)
+    yield ReportSection("runs", "Runs", "Every run that is reported on.", table=tables.each_run(runs, target))
 
 
 _BY_CLIENT = (
@@ -148,7 +150,7 @@ _TO_TARGET = (
 )
 
 
-def _write(out: Path, part: Part) -> None:
+def _write(out: Path, part: ReportSection) -> None:
     """Writes a figure's picture and its table, as files called by its name."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)

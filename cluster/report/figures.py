@@ -66,6 +66,7 @@ def all_figures(runs: Runs, target: float | None, fits: Sequence[Fit], devices: 
 
 
 def algorithms(runs: Runs) -> list[str]:
+    """Returns the names of the algorithms, in the order of the settings."""
     return list(dict.fromkeys(setting.algorithm for setting in runs.settings))
 
 
@@ -304,7 +305,7 @@ def _values(runs: Runs, key: str) -> list[Any]:
 
 
 def _held(setting: Setting, axis: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(count, grid) values of the last evaluation within each point of an axis; NaN before the first and past the end.
+    """Returns the last evaluation within each point of an axis, (count, grid); NaN before the first and past the end.
 
     A run that ended at its target is held there; one that was broken off is infinitely bad from there on.
     """

@@ -64,7 +64,7 @@ details summary { cursor: pointer; color: #555; }
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportSection:
     """A section of the page: a figure, a table, or both.
 
     Attributes:
@@ -82,6 +82,7 @@ class Part:
 
     @property
     def picture(self) -> str:
+        """The figure as text for an HTML image."""
         return base64.b64encode(self.png).decode()
 
     @property
@@ -91,7 +92,7 @@ class Part:
         return {name for row in rows for name, cell in row.items() if isinstance(cell, str)} - {"reached"}
 
 
-def page(title: str, about: Sequence[str], command: str, parts: Sequence[Part]) -> str:
+def page(title: str, about: Sequence[str], command: str, parts: Sequence[ReportSection]) -> str:
     """HTML of it all, which needs no other file.
 
     Args:

@@ -89,6 +89,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
+        """The run's folder."""
         return self.curve.folder
 
     @property
@@ -99,10 +100,12 @@ class Run:
 
     @property
     def algorithm(self) -> str:
+        """The algorithm's name in the configuration."""
         return str(self.keys["algorithm.name"])
 
     @property
     def seed(self) -> int:
+        """The experiment's seed."""
         return int(self.keys["seed"])
 
     @property
@@ -127,6 +130,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """True if the run came to its end."""
         return bool(self.summary)
 
     @property
@@ -214,6 +218,7 @@ class Setting:
 
     @property
     def algorithm(self) -> str:
+        """The algorithm's name in the configuration."""
         return self.runs[0].algorithm
 
     def without(self, *keys: str | None) -> str:
@@ -226,7 +231,7 @@ class Setting:
         return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
     def costs(self, target: float, axis: str) -> NDArray[np.float64]:
-        """(count,) until the target; infinite where it was not reached."""
+        """Returns the costs until the target, (count,); infinite where it was not reached."""
         found = [run.reached(target) for run in self.runs]
         return np.array([np.inf if cost is None else cost[axis] for cost in found] + [np.inf] * self.lost)
 
@@ -288,18 +293,22 @@ class Runs:
 
     @property
     def all(self) -> list[Run]:
+        """All runs, setting by setting."""
         return [run for setting in self.settings for run in setting.runs]
 
     @property
     def metric(self) -> str:
+        """The metric that all runs share."""
         return self.all[0].metric
 
     @property
     def split(self) -> str:
+        """The split that all runs share."""
         return self.all[0].split
 
     @property
     def higher(self) -> bool:
+        """True if more of the metric is better."""
         return self.all[0].higher
 
     @cached_property
