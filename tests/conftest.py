@@ -1,4 +1,4 @@
-"""What the whole test run shares: a cache of its own for shard files, and one Ray."""
+"""Defines the tiers of the tests, and gives the whole run one Ray and a cache of its own for shard files."""
 
 import logging
 import os
@@ -60,7 +60,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A local Ray with 8 CPUs on paper, so that several fleets can stand side by side."""
+    """Starts a local Ray with 8 CPUs on paper, so that several fleets can stand side by side."""
     import ray
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -72,7 +72,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder of real data sets, where the machine has one."""
+    """Returns the folder of real data sets, where the machine has one."""
     root = os.environ.get("RAYSIM_DATA_ROOT")
     if not root:
         pytest.skip("RAYSIM_DATA_ROOT is not set: no real data sets here")
