@@ -1,4 +1,4 @@
-"""What the whole test run shares: a cache of its own for shard files, and one Ray."""
+"""Defines the tiers of the tests, and gives the whole run one Ray and a cache of its own for shard files."""
 
 import logging
 import os
@@ -30,18 +30,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests of the other tier, but for those of files on the command line, and puts long ones first.
+    """Leaves out the tests of the other tier, and puts the long ones first.
 
-    No worker is to be left with a long test at the end: first come the tests that start Ray, the slow ones before
-    the others.
+    Slow tests of a file that is named on the command line are run without an option. No worker is to be left with a
+    long test at the end: first come the tests that start Ray, the slow ones before the others.
     """
     tiers = config.getoption("tiers")
     named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.option.file_or_dir}
 
     def chosen(item: pytest.Item) -> bool:
-        if tiers == "whole" or item.path in named:
-            return True
-        return (item.get_closest_marker("slow") is not None) == (tiers == "rest")
+        slow = item.get_closest_marker("slow") is not None
+        return tiers == "whole" or slow == (tiers == "rest") or (tiers is None and item.path in named)
 
     left_out = [item for item in items if not chosen(item)]
     if left_out:
@@ -61,7 +60,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A local Ray with 8 CPUs on paper, so that several fleets can stand side by side."""
+    """Starts a local Ray with 8 CPUs on paper, so that several fleets can stand side by side."""
     import ray
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -73,7 +72,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder of real data sets, where the machine has one."""
+    """Returns the folder of real data sets, where the machine has one."""
     root = os.environ.get("RAYSIM_DATA_ROOT")
     if not root:
         pytest.skip("RAYSIM_DATA_ROOT is not set: no real data sets here")
