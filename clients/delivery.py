@@ -103,7 +103,7 @@ class Delivery:
                 f"node {node} cannot write the data to {path} ({error}); free space there, or set output.cache "
                 "to a folder that can be written on every node"
             ) from error
-        except (RayError, ValueError) as error:  # the latter where there is no such actor
+        except (RayError, ValueError) as error:  # Ray raises ValueError where there is no such actor
             raise DataError(f"the data did not reach {path} from its node: {error}") from error
 
     def _fetch(self, place: int, path: Path) -> None:

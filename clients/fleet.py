@@ -58,5 +58,5 @@ class InProcessFleet:
 
     def in_background(self, work: Callable[[], Result]) -> Callable[[], Result]:
         with torch_threads(self.threads):
-            result = work()  # at once: its modules are those of the rounds, and two threads must not call them
+            result = work()  # no thread: rounds use the same modules, which two threads must not call
         return lambda: result

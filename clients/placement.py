@@ -157,7 +157,7 @@ def _room(config: ClientsConfig, node: Node) -> int:
     """Returns the number of actors that a node has room for."""
 
     def times(available: float, each: float) -> int:
-        return math.floor(available / each * (1 + 1e-9))  # twenty tenths are two, whatever floats say
+        return math.floor(available / each * (1 + 1e-9))  # twenty tenths are two, also after rounding errors
 
     room = [times(node.cpus, config.num_cpus), times(node.memory_bytes, ACTOR_BYTES)]
     if config.num_gpus:  # a fraction must fit on a single GPU
@@ -219,7 +219,7 @@ def _require_room(n: int, config: ClientsConfig, n_clients: int, nodes: Sequence
     ]
     for unit, key, each, available in wanted:
         if n * each > available * (1 + 1e-9):
-            most = math.floor(available / n * 1e4) / 1e4  # rounded down, in Ray's own grains
+            most = math.floor(available / n * 1e4) / 1e4  # rounded down to the ten-thousandths that Ray counts in
             ways = [f"lower clients.{key} (at most {most:g})", *_fewer(config, n_clients, available / each)]
             raise PlacementError(
                 f"{actors} x {each:g} {unit} = {n * each:g} {unit}, but there {'is' if available == 1 else 'are'} "

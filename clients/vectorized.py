@@ -121,8 +121,8 @@ class VectorizedEngine(Engine):
         sent = _sent(order.message, clients, self.device)
         if phase.remembers:
             messages = (self._copied(addressed_to(client, order.message)) for client in clients)
-            given = (self._copied(memories.get(client)) for client in clients)
-            carry = _stacked([_started(phase, *each) for each in zip(messages, given, strict=True)])
+            old_memories = (self._copied(memories.get(client)) for client in clients)
+            carry = _stacked([_started(phase, *each) for each in zip(messages, old_memories, strict=True)])
         else:
             carry = phase.start(sent, None)
         problem, buffers = None, self._buffers

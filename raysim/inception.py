@@ -27,9 +27,9 @@ from raysim.data import Shards
 from raysim.errors import ConfigError, DataError
 from raysim.output import write_whole
 
-FORMAT = 1  # raised with every change of what the same data and settings give
+FORMAT = 1  # raised with every change of the classifier that the same data and settings give
 FEATURES = 512
-# As the CD-MAGE authors train it (in their code), but for the number of epochs, which is a setting here.
+# The CD-MAGE authors' code trains the classifier with these; the number of epochs is a setting here.
 LEARNING_RATE = 0.01
 BATCH = 64
 CHUNK_ROWS = 500
@@ -174,7 +174,8 @@ def _train(shards: Shards, order: NDArray[np.int64], epochs: int, path: Path, re
     for epoch in range(epochs):
         net.train()
         shuffled = order[draws.permutation(len(order), 0, "classifier", epoch)]
-        batches = np.array_split(shuffled, max(1, len(order) // BATCH))  # none is so short as to have no statistics
+        # No batch is so short that BatchNorm has no statistics.
+        batches = np.array_split(shuffled, max(1, len(order) // BATCH))
         loss = 0.0
         for rows in batches:
             images = shards.inputs(rows).to(memory_format=torch.channels_last)
@@ -203,12 +204,12 @@ def _train(shards: Shards, order: NDArray[np.int64], epochs: int, path: Path, re
 
 
 def _all(net: nn.Module, shards: Shards, rows: NDArray[np.int64], split: str) -> NDArray[np.float64]:
-    made = []
+    outputs = []
     with torch.no_grad():
         for i in range(0, len(rows), CHUNK_ROWS):
             images = shards.inputs(rows[i : i + CHUNK_ROWS], split)  # type: ignore[arg-type]
-            made.append(_judge(net, images.to(memory_format=torch.channels_last)).double().numpy())
-    return np.concatenate(made)
+            outputs.append(_judge(net, images.to(memory_format=torch.channels_last)).double().numpy())
+    return np.concatenate(outputs)
 
 
 def _canonical(shards: Shards) -> tuple[NDArray[np.int64], str]:

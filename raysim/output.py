@@ -57,7 +57,7 @@ def folder_whole(folder: Path) -> Iterator[Path]:
         else:
             sync_folder(folder.parent)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)  # it is still there only if it has not appeared
+        shutil.rmtree(unfinished, ignore_errors=True)  # the folder is still there only if it has not been renamed
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree  # what torch.func itself walks; Point must be one of its nodes
+from torch.utils import _pytree as pytree  # torch.func walks trees by this module; Point is registered in it
 
 from raysim.domain import Domain
 

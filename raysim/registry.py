@@ -74,7 +74,7 @@ class Registry:
         arguments = self.settings(name, settings, key) | {k: v for k, v in supplied.items() if k in takes}
         try:
             return cls(**arguments)
-        except ValidationError as error:  # of fields that are each right but do not go together
+        except ValidationError as error:  # fields may be right each by itself but not together
             raise _blame(error, cls, arguments, key, name) from None
 
     def takes(self, name: str, keyword: str) -> bool:

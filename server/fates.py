@@ -14,7 +14,7 @@ from raysim import draws
 from raysim.devices import FOREVER_US, SECOND_US, Tasks
 from server.policy import PolicyConfig
 
-# In the order of the ledger's columns.
+# The names of fates, in the order of the ledger's columns.
 FATES = ("accepted", "late", "cancelled", "dropped_offline", "dropped_failed", "dropped_link", "timed_out")
 ACCEPTED, LATE, CANCELLED, OFFLINE, FAILED, LINK, TIMED_OUT = range(len(FATES))
 

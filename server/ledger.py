@@ -41,29 +41,34 @@ ROUNDS = pa.schema(
         pa.field("clients_s", pa.float64()),
         # Mean rounds since accepted clients were last accepted in a phase of that name, over those that ever were.
         pa.field("age_rounds", pa.float64()),
-        pa.field("gini", pa.float64()),  # of participation so far, over clients that have rows, all phases together
-        pa.field("accepted_by_label", pa.list_(pa.int32())),  # by quarters of the label score; null without scores
-        # Null without devices. Times are simulated seconds since the start.
-        pa.field("start_s", pa.float64()),  # when the invitations go out
+        # Gini coefficient of participation so far, over clients that have rows, all phases together.
+        pa.field("gini", pa.float64()),
+        # Clients by quarters of the label score; null without scores.
+        pa.field("accepted_by_label", pa.list_(pa.int32())),
+        # All columns below are null without devices. Times are simulated seconds since the start.
+        pa.field("start_s", pa.float64()),  # the instant of the invitations
         pa.field("close_s", pa.float64()),
-        pa.field("wait_s", pa.float64()),  # before the start, for enough devices to be eligible
+        pa.field("wait_s", pa.float64()),  # waiting for enough eligible devices, before the start
         pa.field("available", pa.int64()),  # devices that are on
         pa.field("eligible", pa.int64()),  # on, able, idle and rested
         pa.field("invited", pa.int32()),  # accepted + rejected + late + cancelled + dropped_* + timed_out
-        pa.field("topped_up", pa.int32()),  # of them from outside server.phase2_clients
-        pa.field("late", pa.int32()),  # finished, but were not waited for
-        pa.field("cancelled", pa.int32()),  # told to stop at the close
+        pa.field("topped_up", pa.int32()),  # invited devices from outside the rule of server.phase2_clients
+        pa.field("late", pa.int32()),  # devices that finished, but were not waited for
+        pa.field("cancelled", pa.int32()),  # devices that were told to stop at the close
         pa.field("dropped_offline", pa.int32()),
         pa.field("dropped_failed", pa.int32()),
         pa.field("dropped_link", pa.int32()),  # still sending or receiving at the deadline
         pa.field("timed_out", pa.int32()),  # still computing at the deadline
-        pa.field("bytes_down_wasted", pa.int64()),  # of bytes_down, for results that do not count, undone rounds too
+        # Part of bytes_down for results that do not count, also of undone rounds.
+        pa.field("bytes_down_wasted", pa.int64()),
         pa.field("bytes_up_wasted", pa.int64()),
-        pa.field("compute_s", pa.float64()),  # of all invited devices together
+        pa.field("compute_s", pa.float64()),  # seconds of all invited devices together
         pa.field("compute_s_wasted", pa.float64()),
-        pa.field("energy_j", pa.float64()),  # of all invited devices together; null without devices.energy
-        pa.field("accepted_by_tier", pa.list_(pa.int32())),  # by quarters of the population's speed, fastest first
-        pa.field("accepted_by_zone", pa.list_(pa.int32())),  # in the order of the availability's zones, null without
+        pa.field("energy_j", pa.float64()),  # joules of all invited devices together; null without devices.energy
+        # Clients by quarters of the population's speed, fastest first.
+        pa.field("accepted_by_tier", pa.list_(pa.int32())),
+        # Clients in the order of the availability's zones; null without zones.
+        pa.field("accepted_by_zone", pa.list_(pa.int32())),
     ]
 )
 PARTICIPATION = pa.schema(
@@ -83,7 +88,7 @@ METRICS = pa.schema(
         pa.field("value", pa.float64()),  # null where undefined
         pa.field("bytes_down", pa.int64()),  # since the start
         pa.field("bytes_up", pa.int64()),
-        pa.field("wall_s", pa.float64()),  # of the phases since the start, evaluation excluded
+        pa.field("wall_s", pa.float64()),  # seconds of all phases since the start, evaluation excluded
         pa.field("sim_s", pa.float64()),  # simulated seconds since the start; null without devices
     ]
 )
@@ -91,9 +96,9 @@ METRICS = pa.schema(
 CLIENTS = pa.schema(
     [
         pa.field("round", pa.int32()),  # rounds completed when it was measured
-        pa.field("split", pa.string()),  # the client's own rows of the train or the test
+        pa.field("split", pa.string()),  # train or test: the client's own rows of it
         pa.field("client", pa.int64()),
-        pa.field("took_part", pa.bool_()),  # in any phase before
+        pa.field("took_part", pa.bool_()),  # true: the client had taken part in a phase before
         pa.field("metric", pa.string()),
         pa.field("value", pa.float64()),  # null where undefined
     ]

@@ -131,9 +131,9 @@ class Planner:
         # Clients of all blocks that have equally many rows are drawn together.
         for n in np.unique(n_C).tolist():
             same = np.flatnonzero(n_C == n)
-            for some in np.array_split(same, math.ceil(len(same) * n / SORTED)):
+            for chunk in np.array_split(same, math.ceil(len(same) * n / SORTED)):
                 for rows_KB, i, c in zip(
-                    self._of_size(work, t, phase, clients_C[some], n), block_C[some], place_C[some], strict=True
+                    self._of_size(work, t, phase, clients_C[chunk], n), block_C[chunk], place_C[chunk], strict=True
                 ):
                     rows[i][c, :, : rows_KB.shape[1]] = rows_KB
         return rows

@@ -63,9 +63,9 @@ class ClientActor:
     def run(self, order: Order, blocks: Sequence[Block], *memories: Any) -> Any:
         """Returns the blocks' Partial, followed by each client's memory where the phase remembers."""
         order = replace(order, message=unpacked(order.message))
-        given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True)) if memories else {}
+        memory_of = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True)) if memories else {}
         with self._work():
-            partial, kept = self._engine.run_all(order, blocks, given)
+            partial, kept = self._engine.run_all(order, blocks, memory_of)
         partial = replace(partial, total=packed(partial.total))
         return (partial, *map(packed, kept)) if order.phase.remembers else partial
 
@@ -75,10 +75,12 @@ class ClientActor:
     ) -> list[ClientMetrics]:
         """Returns the metrics of each of the blocks' clients at its own model."""
         order = replace(order, message=unpacked(order.message))
-        given = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True))
+        memory_of = dict(zip(clients_of(blocks), map(unpacked, memories), strict=True))
         with self._work():
             return [
-                metrics for block in blocks for metrics in self._evaluating.evaluate_models(order, block, given, splits)
+                metrics
+                for block in blocks
+                for metrics in self._evaluating.evaluate_models(order, block, memory_of, splits)
             ]
 
     @ray.method(concurrency_group="evaluation")

@@ -74,14 +74,14 @@ def bottleneck_gradients(
     batch: Batch,
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients by u and v of the cross-entropy over draws plus weight times the divergence."""
-    # one_hot, not indexing: this is differentiated and mapped over clients
+    # One-hot rows instead of indices, since this function is differentiated and mapped over clients.
     classes = one_hot(batch.labels, len(prior.mean_Cd)).to(prior.mean_Cd.dtype)
-    given = (classes @ prior.mean_Cd, classes @ prior.std_Cd)
+    of_class = (classes @ prior.mean_Cd, classes @ prior.std_Cd)
 
     def value(u: Tensor, v: Tensor) -> Tensor:
-        own = problem.encoded(problem.features(u, batch))
-        apart = divergence(*given, *own) if reverse else divergence(*own, *given)
-        return problem.risk(v, *own, batch) + weight * (batch.weights @ apart)
+        of_row = problem.encoded(problem.features(u, batch))
+        divergence_B = divergence(*of_class, *of_row) if reverse else divergence(*of_row, *of_class)
+        return problem.risk(v, *of_row, batch) + weight * (batch.weights @ divergence_B)
 
     of_u, of_v = gradients(value, u, v)
     return of_u, of_v

@@ -67,9 +67,9 @@ def moments(problem: Classification, u: Tensor, batch: Batch, classes: int) -> M
     """Returns the moments of a batch."""
     features = problem.features(u, batch)
     of_BC = one_hot(batch.labels, classes).to(features.dtype)
-    there_B = (batch.weights > 0).to(features.dtype)
+    is_row_B = (batch.weights > 0).to(features.dtype)
     squares_B = (features**2).sum(-1)
-    return Moments((batch.weights[:, None] * of_BC).mT @ features, batch.weights @ squares_B, there_B @ of_BC)
+    return Moments((batch.weights[:, None] * of_BC).mT @ features, batch.weights @ squares_B, is_row_B @ of_BC)
 
 
 def aligned_gradient(
@@ -80,8 +80,8 @@ def aligned_gradient(
 
     def value(u: Tensor) -> Tensor:
         features = problem.features(u, batch)
-        apart = batch.weights @ ((features - target) ** 2).mean(-1)
-        return problem.cross_entropy(problem.logits(v, features), batch) + weight * apart
+        distance = batch.weights @ ((features - target) ** 2).mean(-1)
+        return problem.cross_entropy(problem.logits(v, features), batch) + weight * distance
 
     return gradients(value, u)[0]
 
@@ -94,8 +94,8 @@ def shares_of_heads(h_SD: NDArray[np.float64], V_S: NDArray[np.float64]) -> NDAr
     """
     gram = h_SD @ h_SD.T
     alpha = np.empty_like(gram)
-    for i, own in enumerate(gram):
-        P = np.diag(V_S) + own[i] - own[:, None] - own[None, :] + gram
+    for i, row in enumerate(gram):
+        P = np.diag(V_S) + row[i] - row[:, None] - row[None, :] + gram
         values, vectors = np.linalg.eigh(P / (np.abs(P).max() or 1.0))
         root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
         x, _ = scipy.optimize.nnls(np.vstack((root, np.ones(len(P)))), np.append(np.zeros(len(P)), 1.0))

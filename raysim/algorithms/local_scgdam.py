@@ -93,8 +93,8 @@ class Update(LocalUpdate[State, State, Carry, Averaged]):
 
     @property
     def evaluations(self) -> float:
-        # Of a pair of rows, a gradient of the inner function and one of the outer, and a product with a Hessian, which
-        # is two; a problem without an inner function, or first_order, is booked the same.
+        # A pair of rows costs a gradient of the inner function, one of the outer, and a product with a Hessian, which
+        # counts as two; a problem without an inner function, or first_order, is booked the same.
         return 4.0 if self.one_minibatch else 2.0
 
     def sends(self, state: State) -> State:

@@ -44,7 +44,7 @@ class Query(NamedTuple):
     rounds: int
 
 
-Memory = tuple[int, Point]  # the round a client's gradient c_i was sent in, and c_i
+Memory = tuple[int, Point]  # the round in which a client uploaded its gradient c_i, and c_i
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Update(LocalUpdate[State, State, Carry, Point]):
 
     def start(self, sent: State, memory: Memory | None) -> Carry:
         assert sent.c is not None
-        own = memory is not None and memory[0] == sent.rounds
-        return Carry(sent.z, memory[1] if memory is not None and own else sent.c)
+        is_current = memory is not None and memory[0] == sent.rounds
+        return Carry(sent.z, memory[1] if memory is not None and is_current else sent.c)
 
     def step(self, problem: Problem, sent: State, carry: Carry, batch: Batch) -> Carry:
         z, c_i = carry

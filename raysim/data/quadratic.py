@@ -73,7 +73,8 @@ class Quadratic(Source):
     def load(self, seed: int) -> Splits:
         rng = draws.generator(seed, "quadratic")
         n, x, y = self.clients, self.dim_x, self.dim_y
-        r = y if self.rank_y is None else self.rank_y  # coordinates of y that matter, in a basis that is drawn last
+        # The dimension of the subspace of y that matters, whose basis is drawn last.
+        r = y if self.rank_y is None else self.rank_y
         spread = 0.0 if self.identical else self.spread
 
         def definite(d: int) -> NDArray[np.float64]:
@@ -103,7 +104,7 @@ class Quadratic(Source):
         return Splits(train, train.take(np.arange(0)), classes=1)
 
     def fingerprint(self) -> str:
-        return f"numpy {np.__version__}"  # whose generator draws the numbers
+        return f"numpy {np.__version__}"  # NumPy's generator draws the numbers
 
 
 def unpack_quadratic(features: Array, dim_x: int, dim_y: int) -> tuple[Array, Array, Array, Array, Array]:

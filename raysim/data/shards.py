@@ -28,7 +28,7 @@ from raysim.data.table import Source, Splits, Table
 from raysim.errors import ConfigError, DataError
 from raysim.output import folder_whole
 
-FORMAT = 3  # raised with every change of the files or of what the same settings put into them
+FORMAT = 3  # raised with every change of the files' layout or of the content that the same settings give
 _META = b"raysim"
 
 Split = Literal["train", "test"]
@@ -249,7 +249,8 @@ class Shards:
 
     def single_class_clients(self) -> int:
         """Returns the number of clients that have training rows of exactly one class."""
-        changes = np.cumsum(np.diff(self.train.labels, prepend=0) != 0)  # equal at two rows: no change in between
+        # Equal at two rows if no label changes in between.
+        changes = np.cumsum(np.diff(self.train.labels, prepend=0) != 0)
         starts, ends = self.offsets_N1[:-1], self.offsets_N1[1:]
         held = ends > starts
         return int(np.count_nonzero(changes[starts[held]] == changes[ends[held] - 1]))
@@ -286,7 +287,7 @@ def _is_test(offsets_N1: NDArray[np.int64], fraction: float, seed: int) -> NDArr
     rows_N = np.diff(offsets_N1)
     owner = np.repeat(np.arange(len(rows_N)), rows_N)
     shuffled = np.lexsort((draws.bits(seed, "own test", np.arange(len(owner))), owner))
-    place = np.arange(len(owner)) - offsets_N1[owner]  # of each row of `shuffled` among its client's
+    place = np.arange(len(owner)) - offsets_N1[owner]  # the place of each row of `shuffled` among its client's rows
     is_test = np.zeros(len(owner), dtype=bool)
     is_test[shuffled] = place < np.rint(rows_N * fraction)[owner]
     return is_test

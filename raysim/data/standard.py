@@ -14,7 +14,7 @@ from raysim.data.thinned import TestFraction, Thinned
 from raysim.errors import DataError
 from raysim.registry import STRICT
 
-PIXELS = {"mul": 2 / 255, "add": -1.0}  # uint8 pixels to [-1, 1]
+PIXELS = {"mul": 2 / 255, "add": -1.0}  # scales uint8 pixels to [-1, 1]
 CLASSES = 10
 
 

@@ -38,8 +38,8 @@ class Thinned(Source):
             if not 0 <= c < splits.classes:
                 raise ConfigError("data.thin", f"class {c} is not in the data, which has 0 to {splits.classes - 1}")
         if not self.thin:
-            for key, given in (("thin_keep", self.thin_keep != 1), ("thin_share", self.thin_share is not None)):
-                if given:
+            for key, is_given in (("thin_keep", self.thin_keep != 1), ("thin_share", self.thin_share is not None)):
+                if is_given:
                     raise ConfigError(f"data.{key}", "is of the classes in data.thin, and there are none; name them")
             return splits
         if self.thin_share is None:
@@ -47,7 +47,7 @@ class Thinned(Source):
         if self.thin_keep != 1:
             raise ConfigError("data.thin_share", "cannot stand beside data.thin_keep; keep one of the two")
         n_thinned = int(np.isin(splits.train.labels, self.thin).sum())
-        share = Fraction(str(self.thin_share))  # as it is written: 0.1 is a tenth
+        share = Fraction(str(self.thin_share))  # exactly the decimal number that was written: 0.1 is a tenth
         stay = math.floor((len(splits.train) - n_thinned) * share / (1 - share))
         if not 0 < stay <= n_thinned:
             cause = f"takes {stay:,} rows of the thinned classes for this share, and there are {n_thinned:,}"

@@ -100,5 +100,5 @@ class Quadratic(ScoredByRow, Problem):
 def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the pseudo-inverse of a mean of float32 matrices; singular values within their rounding count as 0."""
     if not np.isfinite(matrix).all():
-        return np.full_like(matrix, np.nan)  # as sums and products do, where the decomposition would raise
+        return np.full_like(matrix, np.nan)  # as sums and products do; the decomposition would raise an error
     return np.asarray(np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(np.float32).eps), dtype=np.float64)
