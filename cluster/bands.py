@@ -39,6 +39,6 @@ def draw(
 
 def median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the median over runs (runs, points); NaN where it is infinite or a value is undefined."""
-    with np.errstate(invalid="ignore"):  # of two infinities the mean is none
+    with np.errstate(invalid="ignore"):  # the mean of two infinities of unlike sign is NaN
         middle = np.median(values, axis=0)
     return np.where(np.isfinite(middle), middle, np.nan)

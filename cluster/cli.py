@@ -32,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# Nothing that is printed is markup: a folder may well be called [a].
+# Markup is switched off, since a folder may be called [a].
 console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file, or a variant's name.", metavar="CONFIG")]
@@ -252,14 +252,14 @@ def study(
 
 
 def _report(where: Path) -> None:
-    """A study's report, beside its trials, and what is best by its rule."""
+    """Writes a study's report beside its trials, and prints the best settings by its `select` section."""
     out = where / "report"
     try:
         html = reports.make([where], out, shlex.join(["raysim", "report", str(where), "--out", str(out)]))
         if Study.load(where / STUDY).config.select is not None:
             for line in reports.selection.lines(reports.best(where)[0]):
                 console.print(line)
-    except (ConfigError, DataError) as error:  # such as trials without a metric in common
+    except (ConfigError, DataError) as error:  # for example, trials that share no metric
         console.print(f"no report: {error}")
     else:
         console.print(f"report in {html}")

@@ -1,4 +1,4 @@
-"""Ray: found or started, and what it has."""
+"""Finds a running Ray cluster or starts one, and tells what its nodes have."""
 
 import contextlib
 import logging
@@ -17,16 +17,16 @@ from ray.autoscaler.sdk import request_resources
 from clients.placement import Node, Placement
 from raysim.errors import PlacementError, Stopped
 
-# Seconds between two looks at whether nodes that are waited for have come.
+# Seconds between two checks whether the missing nodes have joined.
 LOOK_S = 2.0
 
 Place = Callable[[Sequence[Node]], Placement]
 
 
 def machine() -> Node:
-    """Returns what this machine has for actors, by its own account. A container's memory limit counts."""
+    """Returns this machine's cores, GPUs and memory for actors. A container's memory limit counts."""
     free = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
+    with contextlib.suppress(OSError, ValueError):  # there is no control group, or it has no limit
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         free = min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -39,7 +39,7 @@ def starts_here(address: str | None) -> bool:
 
 
 def target(address: str | None) -> str:
-    """The cluster that a session would use; `local` is one that it would start."""
+    """Returns the address of the cluster that a session would use; `local` is one that it would start."""
     if ray.is_initialized():
         return str(ray.get_runtime_context().gcs_address)
     return address or os.environ.get("RAY_ADDRESS") or "local"
@@ -47,7 +47,7 @@ def target(address: str | None) -> str:
 
 @contextlib.contextmanager
 def session(address: str | None) -> Iterator[None]:
-    """A connection to Ray for as long as the context lasts.
+    """Connects to Ray for as long as the context lasts.
 
     An existing connection of this process is used and left as it is. A cluster started here is stopped on the way out;
     one that was joined is not. To a running cluster nothing is passed that only its starter may set.
@@ -55,14 +55,14 @@ def session(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # Ray's own notice about GPUs on machines that have none, and its usage reports, are not this run's business.
+    # Ray's notice about missing GPUs is noise here, and its usage reports are the user's choice.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     dashboard = False if starts_here(address) else None
     heard = signal.getsignal(signal.SIGTERM)
     ray.init(address=target(address), include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     if callable(heard) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, heard)  # Ray has put its own in the place of it
+        signal.signal(signal.SIGTERM, heard)  # Ray has replaced the handler with its own
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ def session(address: str | None) -> Iterator[None]:
 
 
 def nodes() -> tuple[Node, ...]:
-    """Returns the nodes of the cluster, by its own account."""
+    """Returns the nodes of the cluster, as Ray lists them."""
     return tuple(_node(found["NodeID"], found["Resources"]) for found in ray.nodes() if found["Alive"])
 
 
@@ -81,7 +81,7 @@ def placed(
     notice: Callable[[str], object],
     stop: threading.Event,
 ) -> Placement:
-    """The placement of client actors on the cluster, once it has room for them.
+    """Waits until the cluster has room for the client actors, and returns their placement.
 
     Args:
         place: them on nodes that there are; raises PlacementError.
@@ -103,7 +103,7 @@ def placed(
                 if waited_s >= wait_s:
                     waited = f" (waited {waited_s:.0f} s for nodes, ray.wait_s)" if wait_s else ""
                     raise PlacementError(f"{error}{waited}") from None
-                if error.actors:  # again each time: another run that waits has one request with this one's
+                if error.actors:  # repeated, since another waiting run overwrites the request
                     request_resources(bundles=[dict(bundle)] * error.actors)
                     asked = True
                 if len(there) != seen:
@@ -113,7 +113,7 @@ def placed(
                 raise Stopped("stopped while nodes were awaited")
     finally:
         if asked:
-            request_resources(bundles=[])  # what was reserved by then keeps its nodes
+            request_resources(bundles=[])  # nodes in use stay; the request is no longer needed
 
 
 def _node(name: str, resources: Mapping[str, float]) -> Node:

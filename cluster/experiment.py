@@ -45,7 +45,7 @@ from server.evaluation import Target
 from server.job import Job, Progress
 from server.plan import Planner
 
-# The sizes of a model that algorithms may ask for, and the abilities that know them.
+# The model sizes that algorithms may ask for, and the ability of a problem that knows each.
 SIZES: dict[str, type[Any]] = {"extractor_size": HasExtractor, "feature_size": HasExtractor, "code_size": HasCodes}
 
 
@@ -105,12 +105,12 @@ class Experiment:
                 "tests of their own; take 0.3, perhaps",
             )
         made = cls(config, shards, problem, algorithm, planner)
-        _ = made.world.dispatcher(), made.world.groupings  # devices and label scores that cannot be are refused here
+        _ = made.world.dispatcher(), made.world.groupings  # refuses impossible devices and label scores
         return made
 
     @cached_property
     def world(self) -> World:
-        """The clients' devices, and the groups that participation is counted by."""
+        """The clients' devices, and the groups by which participation is counted."""
         return World(self.config, self.shards, self.problem, self.planner)
 
     @property
@@ -125,7 +125,7 @@ class Experiment:
 
     @property
     def splits(self) -> list[Split]:
-        """The splits that are evaluated on: those asked for that have rows."""
+        """The splits that are evaluated: those of `evaluate.splits` that have rows."""
         return [split for split in self.config.evaluate.splits if len(getattr(self.shards, split).labels)]
 
     @cached_property
@@ -149,7 +149,7 @@ class Experiment:
         return tree
 
     def prepared(self, report: Callable[[str], None]) -> "Experiment":
-        """Returns the experiment with what its problem needs to be evaluated.
+        """Returns the experiment with everything that its problem needs for evaluations.
 
         That may take minutes to make; `report` is told so.
         """
@@ -231,7 +231,7 @@ class Experiment:
         """Returns the checkpoints of a run in this folder."""
         place = self.config.checkpoint.folder
         store = Store.at(folder / "checkpoints" if place is None else f"{place.rstrip('/')}/{folder.name}")
-        # Records of a state may be of the user's own package.
+        # The records of an algorithm's state may come from the user's own package.
         packages = {"raysim", "server", type(self.algorithm).__module__.partition(".")[0]}
         return Checkpoints(store, self.identity, self.config.checkpoint.keep, packages)
 
@@ -256,7 +256,7 @@ class Experiment:
 
 
 def require_known(config: Config) -> None:
-    """Raises ConfigError where a section names nothing that there is, or has settings that it does not take."""
+    """Raises ConfigError where a section names an unknown class, or has settings that the class does not take."""
     ALGORITHMS.settings(config.algorithm.name, config.algorithm.settings)
     PROBLEMS.settings(config.problem.name, config.problem.settings)
     if config.model is not None:
@@ -273,7 +273,7 @@ def require_known(config: Config) -> None:
 
 
 def _require_statistics(planner: Planner, phase: Phase[Any, Any, Any, Any]) -> None:
-    """Raises ConfigError where a minibatch has one row, of which BatchNorm has no statistics."""
+    """Raises ConfigError where BatchNorm would see a minibatch of one row, which has no statistics."""
     smallest = np.min([planner.smallest(work) for work in phase.works], axis=0)
     alone = planner.population[smallest == 1]
     if len(alone):
@@ -290,7 +290,7 @@ def _vectorized(config: Config, problem: Problem) -> bool:
 
 
 def _together(config: Config, problem: Problem) -> int:
-    """Clients that are best computed together: of networks, on a processor, what its cache holds."""
+    """Returns how many clients are best computed together: for networks on a CPU, as many as its cache holds."""
     return 10 if isinstance(problem, HasNetworks) and not config.clients.num_gpus else 100
 
 

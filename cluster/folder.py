@@ -12,14 +12,14 @@ from cluster import yaml12
 from raysim.errors import ConfigError
 from raysim.output import write_whole
 
-# Beside the packages of a raysim that was sent as a job: what it was.
+# The name of the file, beside the packages of a job, that says which version and commit was sent.
 ORIGIN = "origin.json"
 
 _PACKAGES = ("ray", "torch", "torchvision", "numpy", "pyarrow", "scikit-learn")
 
 
 def fresh(parent: str | Path, name: str) -> Path:
-    """A new folder, called by `name` and the time."""
+    """Makes a new folder, named after `name` and the time, and returns it."""
     stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     copies = 0
     while True:
@@ -35,18 +35,18 @@ def fresh(parent: str | Path, name: str) -> Path:
 
 
 def describe(folder: Path, resolved: dict[str, Any]) -> None:
-    """Puts into a run's folder its configuration and where it came from."""
+    """Writes a run's configuration, version and commit into its folder."""
     write_config(folder, resolved)
     write_whole(folder / "environment.json", (json.dumps(_environment(), indent=2) + "\n").encode())
 
 
 def write_config(folder: Path, resolved: dict[str, Any]) -> None:
-    """Writes config.yaml, whole or not at all."""
+    """Writes config.yaml atomically."""
     write_whole(folder / "config.yaml", yaml12.dump(resolved).encode(), durable=True)
 
 
 def origin() -> dict[str, str | None]:
-    """The version of the raysim that runs, and its commit as in environment.json; of one sent as a job, what it was."""
+    """Returns the version and commit of this raysim; in a job, those of the checkout that was sent."""
     noted = Path(__file__).parent.parent / ORIGIN
     if noted.is_file():
         found: dict[str, str | None] = json.loads(noted.read_text())
@@ -66,7 +66,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the code that runs, marked where files differ from it; None outside a checkout."""
+    """Returns the commit of this code, marked where files differ from it; None outside a checkout."""
     here = Path(__file__)
 
     def git(*words: str) -> str:
@@ -74,7 +74,7 @@ def _commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)  # installed inside a checkout of something else it is not tracked
+        git("ls-files", "--error-unmatch", here.name)  # fails inside a checkout of another project
         head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -43,24 +43,24 @@ class Exchange:
 
 
 def largest_cohort(experiment: Experiment) -> int:
-    """Returns how many clients compute at a time, at most."""
+    """Returns the largest number of clients that compute at the same time."""
     phases = experiment.algorithm.phases(0)
     return max(phase.cohort.S for phase in phases if isinstance(phase.cohort, Uniform))
 
 
 def placement(experiment: Experiment, nodes: Sequence[Node]) -> Placement:
-    """Returns the placement of the client actors. Raises PlacementError where they do not fit into what there is."""
+    """Returns the placement of the client actors. Raises PlacementError where the nodes have no room for them."""
     return place(experiment.config.clients, experiment.shards.n_clients, largest_cohort(experiment), nodes)
 
 
 def stored(experiment: Experiment, placed: Placement, nodes: Sequence[Node]) -> str | None:
-    """Says what is to be known of Ray's object store, if anything. Raises PlacementError where it is too small."""
+    """Returns a notice about Ray's object store, or None. Raises PlacementError where it is too small."""
     clients = len(experiment.planner.population)
     return fits_store(placed, sizes(experiment), clients, largest_cohort(experiment), nodes)
 
 
 def sizes(experiment: Experiment) -> Sizes:
-    """Returns the sizes of what the phases of the first round move and keep, from dry runs."""
+    """Returns the bytes that the phases of the first round move and keep, from dry runs."""
     algorithm, dry_run, most = experiment.algorithm, _dry_run(experiment), largest_cohort(experiment)
     state = algorithm.init(experiment.problem.init(experiment.config.seed).to(experiment.dtype))
     found, kept = [], 0
@@ -77,7 +77,7 @@ def sizes(experiment: Experiment) -> Sizes:
 
 
 def rehearse(experiment: Experiment) -> list[Exchange]:
-    """Returns what a steady round moves, found by playing rounds 0 and 1 with one real client per phase.
+    """Returns the traffic of a steady round, measured by playing rounds 0 and 1 with one real client per phase.
 
     It runs the algorithm, problem and model together for the first time, so a fault in one of them shows here.
     """

@@ -46,14 +46,14 @@ class Halving(FIFOScheduler):
         self._rungs: dict[tuple[str, int], dict[str, float]] = {}
         for trial in study.trials:
             if like := judged.get(self._groups[trial.name]):
-                with contextlib.suppress(DataError):  # it has not come to an evaluation
+                with contextlib.suppress(DataError):  # it has no evaluation yet
                     curve = Curve.read(where / TRIALS / trial.name, like.headline, trial.config.evaluate.splits[-1])
                     for rounds, value in zip(curve.axes["round"].tolist(), curve.value.tolist(), strict=True):
                         self._goes_on(trial.name, rounds, defined(value, like.higher_is_better))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tells Tune whether a trial goes on after an evaluation."""
-        if "rounds" not in result:  # the last report says what became of the trial
+        if "rounds" not in result:  # the last report gives the trial's fate, no metrics
             return str(self.CONTINUE)
         goes_on = self._goes_on(self._names[trial.config["place"]], result["rounds"], result["value"])
         return str(self.CONTINUE if goes_on else self.STOP)

@@ -39,10 +39,10 @@ from raysim.errors import ConfigError, JobError
 
 ADDRESS = "http://127.0.0.1:8265"
 ROOMS = ("raysim", "clients", "server", "cluster")
-# Of the user's modules, what is no code; nor are folders of these names sent that have none in them.
+# Files beside the user's modules that are not code. Folders with a name in NO_CODE are not sent unless they hold code.
 EXCLUDED = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.arrow", "*.pt", "node_modules")
 NO_CODE = ("runs", "data")
-# Of what --include names.
+# Files that are not sent even where --include names a folder that holds them.
 NEVER = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.pyc")
 # How long Ray lets a job that is to stop play its round to the end, before it kills it; its own default is 3 s.
 STOP_WAIT_S = 3600
@@ -71,7 +71,7 @@ class Parcel:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The number of files, and of bytes as Ray sends them. Raises JobError where Ray would not take them."""
+        """Returns the number of files and their compressed bytes. Raises JobError where Ray would refuse them."""
         packed = io.BytesIO()
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -90,7 +90,7 @@ class Parcel:
 
 @contextlib.contextmanager
 def parcel(config: Config, storage: str | None, include: Sequence[Path]) -> Iterator[Parcel]:
-    """A configuration made ready to be sent, for as long as the context lasts.
+    """Prepares a configuration for sending, and yields the parcel, which is deleted when the context ends.
 
     Args:
         config: relative output folders are put under `storage`.
@@ -108,13 +108,13 @@ def parcel(config: Config, storage: str | None, include: Sequence[Path]) -> Iter
 
 @contextlib.contextmanager
 def parcel_of_study(study: Study, storage: str | None, include: Sequence[Path]) -> Iterator[Parcel]:
-    """The same of a study. A relative `folder` of it is put under `storage`.
+    """Prepares a study for sending, as `parcel` does a configuration. A relative `folder` is put under `storage`.
 
     Raises ConfigError where a trial could not find what its configuration names, and where the paths of a trial's
     output.cache or checkpoint.folder are relative.
     """
     for trial in study.trials:
-        output = trial.config.output.model_copy(update={"folder": "/"})  # it is the study's that counts
+        output = trial.config.output.model_copy(update={"folder": "/"})  # only the study's folder counts
         _abroad(trial.config.model_copy(update={"output": output}), None)
     where = _there("folder", study.config.folder, storage)
     ray = study.config.ray.model_copy(update={"address": None})
@@ -138,7 +138,7 @@ def parcel_to_resume(run: str, overrides: Sequence[str], include: Sequence[Path]
 
 
 def submit(parcel: Parcel, address: str | None) -> str:
-    """Sends it and returns the job's id. Raises JobError."""
+    """Sends a parcel to a job server and returns the job's id. Raises JobError."""
     job = re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", parcel.name) + f"-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     runtime_env = {
         "working_dir": str(parcel.folder),
@@ -163,7 +163,7 @@ def submit(parcel: Parcel, address: str | None) -> str:
 
 
 def follow(job: str, address: str | None, write: Say) -> JobDetails:
-    """Hands on what the job prints, as it comes, and waits for its end. Raises JobError."""
+    """Prints what a job prints, as it comes, and waits for the job to end. Raises JobError."""
 
     async def tail(client: JobSubmissionClient) -> None:
         async for text in client.tail_job_logs(job):
@@ -175,21 +175,21 @@ def follow(job: str, address: str | None, write: Say) -> JobDetails:
 
 
 def stop(job: str, address: str | None, wait: bool) -> JobDetails:
-    """Has a job end after the round that it is playing, with a checkpoint. Raises JobError."""
+    """Asks a job to end after its present round, with a checkpoint. Raises JobError."""
     with _answers(address) as client:
         client.stop_job(job)
         return _ended(client, job) if wait else client.get_job_info(job)
 
 
 def listed(address: str | None) -> list[JobDetails]:
-    """The jobs that `submit` sent, the latest first. Raises JobError."""
+    """Returns the jobs that `submit` sent, the latest first. Raises JobError."""
     with _answers(address) as client:
         found = [job for job in client.list_jobs() if "raysim" in (job.metadata or {})]
     return sorted(found, key=lambda job: job.start_time or 0, reverse=True)
 
 
 def line(job: JobDetails) -> str:
-    """A job for a person: id, status, how long it has run, where its results lie."""
+    """Returns a line about a job: its id, its status, how long it has run, and where its results lie."""
     seconds = ((job.end_time or time.time() * 1000) - (job.start_time or 0)) / 1000
     took = "not begun" if job.status == JobStatus.PENDING else f"{seconds:.0f} s"
     return f"{job.submission_id}  {job.status.value.lower()}  {took}  {(job.metadata or {}).get('output', '')}"
@@ -201,7 +201,7 @@ def _answers(address: str | None) -> Iterator[JobSubmissionClient]:
     at = at if "://" in at else f"http://{at}"
     try:
         yield _client(at)
-    except BrokenPipeError:  # of whoever reads what is printed
+    except BrokenPipeError:  # the reader of our output has gone
         raise
     except (ConnectionError, requests.ConnectionError, aiohttp.ClientConnectionError) as error:
         raise JobError(
@@ -213,7 +213,7 @@ def _answers(address: str | None) -> Iterator[JobSubmissionClient]:
 
 
 def _client(at: str) -> JobSubmissionClient:
-    """Returns a client of this server; Ray would prefer what environment variables name to what it is told."""
+    """Returns a client of this server. Environment variables are hidden, since Ray would prefer the one they name."""
     before = {name: os.environ.pop(name, None) for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")}
     try:
         client = JobSubmissionClient(at)
@@ -226,7 +226,7 @@ def _client(at: str) -> JobSubmissionClient:
 
 
 def _line(error: BaseException) -> str:
-    """Returns what a server says, in a line; it may end with a traceback, whose last line is the error."""
+    """Returns a server's error message in one line: the last line, where the message is a traceback."""
     said = str(error).strip().splitlines() or [type(error).__name__]
     return said[-1] if "Traceback" in str(error) else " ".join(said)
 
@@ -238,7 +238,7 @@ def _ended(client: JobSubmissionClient, job: str) -> JobDetails:
 
 
 def _abroad(config: Config, storage: str | None) -> Config:
-    """The configuration as it is to be run in a job, whose working folder is not this one and goes with it."""
+    """Returns the configuration for a job, whose working folder is another one and is deleted with the job."""
     for key in ("data", "partition", "problem", "model", "algorithm", "devices"):
         section = getattr(config, key)
         for place, value in flat(section.model_dump(mode="json") if section else {}).items():
@@ -252,7 +252,7 @@ def _abroad(config: Config, storage: str | None) -> Config:
     there = {key: given if given is None else _there(key, given, storage) for key, given in places.items()}
     return config.model_copy(
         update={
-            "ray": config.ray.model_copy(update={"address": None}),  # the one that the job runs on
+            "ray": config.ray.model_copy(update={"address": None}),  # the job joins the cluster that it runs on
             "output": config.output.model_copy(
                 update={"folder": there["output.folder"], "cache": there["output.cache"]}
             ),
@@ -262,7 +262,7 @@ def _abroad(config: Config, storage: str | None) -> Config:
 
 
 def _there(key: str, given: str, storage: str | None) -> str:
-    """A folder of the cluster. Raises ConfigError where it is relative, and there is no storage to put it under."""
+    """Returns a folder on the cluster. Raises ConfigError where it is relative and no storage is given."""
     if storage is not None and not Path(storage).is_absolute():
         raise ConfigError("--storage", f"{storage!r} is relative; give an absolute folder of the cluster")
     if "://" in given or given.startswith("~") or Path(given).is_absolute():
@@ -281,20 +281,20 @@ def _is_here(value: str) -> bool:
 
 
 def _modules(config: Config) -> list[Path]:
-    """Files and folders of the user's modules with the classes that a configuration names, once they are imported."""
+    """Returns the files and folders of the user's modules whose classes a configuration names."""
     names = (value for value in flat(config.model_dump(mode="json")).values() if isinstance(value, str))
     named = {name.split(":")[0].split(".")[0] for name in names if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)}
     found = [sys.modules[name] for name in sorted(named - set(ROOMS)) if name in sys.modules]
     paths = [next(iter(getattr(module, "__path__", ())), None) or getattr(module, "__file__", None) for module in found]
     places = [Path(path) for path in paths if path is not None]
-    # What is installed here must be installed there.
+    # The cluster must have the packages that are installed here.
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
     return [place for place in places if not any(place.is_relative_to(where) for where in installed)]
 
 
 @contextlib.contextmanager
 def _packed(modules: Sequence[Path], include: Sequence[Path]) -> Iterator[Path]:
-    """A folder with raysim's packages, these modules and files, and a note of where all that comes from."""
+    """Yields a folder with raysim's packages, the given modules and files, and a note of where they come from."""
     here = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory(prefix="raysim-job-") as temporary:
         into = Path(temporary)

@@ -18,28 +18,28 @@ from server.fates import FATES
 from server.job import Progress
 from server.ledger import TIMES
 
-# Of a phase's row, what the log has; rounds.parquet has everything.
+# The columns of a phase's row that the log holds; rounds.parquet has them all.
 LOGGED = ("phase", "valid", *FATES, "rejected", "bytes_down", "bytes_up", *TIMES)
 
 
 class Log:
-    """log.jsonl of a run folder: a JSON object a line, with at least `time` (UTC) and `event`.
+    """Writes log.jsonl of a run folder: a JSON object a line, with at least `time` (UTC) and `event`.
 
     Attributes:
-        rounds: that it tells of.
+        rounds: the last round that the log holds.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "log.jsonl"
         self.rounds = 0
-        if self._path.exists():  # a run that goes on; it may have been broken off, or the disk full, within a line
+        if self._path.exists():  # of a resumed run, whose last line may be cut off
             written = self._path.read_bytes()
             os.truncate(self._path, written.rfind(b"\n") + 1)
             events = map(json.loads, written[: written.rfind(b"\n") + 1].splitlines())
             self.rounds = max((event["round"] for event in events if event["event"] == "round"), default=0)
 
     def say(self, event: str, **fields: Any) -> None:
-        """Appends a line. Raises OutputError."""
+        """Appends a line to the log. Raises OutputError."""
         line = {"time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), "event": event}
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -63,12 +63,12 @@ class Log:
 
 @dataclass
 class Observers:
-    """All of a run's. One that fails is told of once and then left alone, but for the log, which is a result.
+    """The observers of a run. A logger that fails is reported once and dropped; an error of the log ends the run.
 
     Attributes:
-        log: of the run.
-        others: by name.
-        tell: a person a line.
+        log: the run's log.
+        others: the loggers, by name.
+        tell: shows a line to the user.
     """
 
     log: Log
@@ -78,15 +78,15 @@ class Observers:
 
     def __call__(self, report: Progress) -> None:
         if report.round <= self._round:
-            return  # a server that was started anew plays some rounds again
+            return  # a restarted server plays some rounds again
         self._round = report.round
-        if report.round <= self.log.rounds:  # that with which a run goes on may have been told of, or not yet
+        if report.round <= self.log.rounds:  # the round of the checkpoint may be logged or not
             report = replace(report, phases=())
         self.log(report)
         self._each(lambda observer: observer(report))
 
     def notice(self, line: str) -> None:
-        """Tells a person and the log of something that is not a round."""
+        """Tells the user and the log of an event that is not a round."""
         self.log.say("notice", notice=line)
         self.tell(line)
 
@@ -99,14 +99,14 @@ class Observers:
         for name, observer in list(self.others.items()):
             try:
                 tell(observer)
-            except Exception as error:  # noqa: BLE001 -- of somebody else's package, and no reason to end a run
+            except Exception as error:  # noqa: BLE001 -- a logger's fault is no reason to end a run
                 del self.others[name]
                 self.notice(f"warning: {name} failed and is told no more: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
 def observed(experiment: Experiment, folder: Path, done: int, tell: Callable[[str], object]) -> Iterator[Observers]:
-    """The observers of a run in this folder, of which `done` rounds are played. How the block ends is the outcome.
+    """Yields the observers of a run of which `done` rounds are played, and tells them how the block ended.
 
     Raises ConfigError where one of output.loggers cannot be had.
     """
@@ -123,7 +123,7 @@ def observed(experiment: Experiment, folder: Path, done: int, tell: Callable[[st
     except BaseException as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         why = (str(error) or "at once") if stopped else f"{type(error).__name__}: {error}"
-        with contextlib.suppress(OutputError):  # what is being raised is the cause of it, or says more
+        with contextlib.suppress(OutputError):  # the exception under way says more
             made.end("stopped" if stopped else "failed", why=why)
         raise
     made.end("finished")
@@ -137,7 +137,7 @@ def _logger(name: str, run: LoggedRun) -> Logger:
         package = getattr(kind, "package", None)
         why = f"is not installed: pip install {package}" if package else f"cannot be used: {error}"
         raise ConfigError("output.loggers", f"{name} {why}") from None
-    except Exception as error:  # whatever the package raises where it cannot be reached
+    except Exception as error:  # packages raise many kinds where a server is away
         raise ConfigError("output.loggers", f"{name} cannot be used: {error}") from error
     return made
 

@@ -23,17 +23,17 @@ from cluster import bands, yaml12
 from raysim.errors import DataError, OutputError
 from raysim.output import write_whole
 
-# A column of metrics.parquet, what it is called, and what it is divided by.
+# For each axis: the column of metrics.parquet, its label, and the number that it is divided by.
 AXES = {
     "round": ("round", 1.0),
     "bytes_up": ("uploaded, MB", 1e6),
     "sim_s": ("simulated hours", 3600.0),
 }
 
-# What clients are grouped by, and what that is called.
+# The groupings of clients, and their labels.
 GROUPS = {"tier": "quarter of the devices by speed", "zone": "time zone", "label": "label score"}
 
-# What does not make another curve of a run: its seed, how far and how often it was looked at, and where it ran.
+# Keys that do not change a curve: the seed, how long a run is and how often it is evaluated, and where it runs.
 SAME_CURVE = ("seed", "rounds", "evaluate", "checkpoint", "clients", "ray", "output")
 
 
@@ -129,7 +129,7 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def saved(figure: Figure, kind: str) -> bytes:
-    """The figure as a file of this kind. Raises ValueError where there is none."""
+    """Returns the figure as the bytes of a file of this kind. Raises ValueError for an unknown kind."""
     file = io.BytesIO()
     figure.savefig(file, dpi=150, format=kind)
     return file.getvalue()
@@ -170,7 +170,7 @@ def _metric(curves: Mapping[str, Curve], metric: str, axis: str) -> Figure:
 
 
 def _families(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
-    """Rows of one split by family of metrics and member: those whose names end in _0, _1, ... without a gap."""
+    """Returns the rows of one split by metric family and member; a family's names end in _0, _1, ... without a gap."""
     by_metric: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_metric.setdefault(row["metric"], []).append(row)
@@ -184,7 +184,7 @@ def _families(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[
 
 
 def _by_class(members: Sequence[Sequence[Mapping[str, Any]]], label: str) -> Figure:
-    """A family of metrics over rounds, and where each of them ended, in the same colour."""
+    """Draws a family of metrics over rounds, and the last value of each in the same colour."""
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     ax, last = figure.subplots(1, 2)
     n = len(members)
@@ -205,7 +205,7 @@ def _by_class(members: Sequence[Sequence[Mapping[str, Any]]], label: str) -> Fig
 
 
 def _curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A curve of the final point on each split."""
+    """Draws a curve of the final point, such as the ROC curve, on each split."""
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
     frame(ax, rows[0]["x_label"], rows[0]["y_label"])
@@ -216,7 +216,7 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
-    """Invited devices of each phase, in the order in which the phases were played, by what became of them."""
+    """Draws the fates of each phase's invited devices, in the order in which the phases were played."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     ax = figure.subplots()
     late = np.array([row["late"] + row["cancelled"] for row in rounds])
@@ -235,7 +235,7 @@ def _fates(rounds: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]) -> Figure:
-    """A histogram of the clients' own metric after the last round, and after the best if it is another."""
+    """Draws a histogram of the clients' own metric after the last round, and after the best round if it differs."""
     mine = [("metric", "=", metric), ("split", "=", split)]
     table = pq.read_table(folder / "clients.parquet", filters=mine)
     round_R, value_R = (table[column].to_numpy() for column in ("round", "value"))
@@ -253,7 +253,7 @@ def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]
             of, bins=list(bins), alpha=0.6, color=colour, label=f"{label}: mean {of.mean():.3f}, worst {worst(of):.3f}"
         )
     ax.set(xlabel=f"a client's own {split} {metric}", ylabel="clients")
-    ax.margins(y=0.15 * len(rounds))  # the legend's room
+    ax.margins(y=0.15 * len(rounds))  # room for the legend
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8, loc="upper left")
@@ -261,7 +261,7 @@ def _by_client(folder: Path, metric: str, split: str, summary: Mapping[str, Any]
 
 
 def _participation(took_part: NDArray[np.int64], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draws how many clients took part how often, those that did at all, and the shares of groups of them."""
+    """Draws how often clients took part, how many did at all, and the shares of groups of clients."""
     times = np.unique(took_part, return_counts=True)[1]
     rows = 1 + len(groups) // 2
     figure = Figure(figsize=(10, 3.4 * rows), layout="constrained")
@@ -289,7 +289,7 @@ def _label(ax: Axes, metric: str, axis: str) -> None:
 
 
 def frame(ax: Axes, x: str, y: str) -> None:
-    """Names the axes, and draws what every plot has."""
+    """Names the axes, and draws a light grid without a box around it."""
     ax.set(xlabel=x, ylabel=y)
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Device populations a person can pick by name: `devices: phones_global`, or `devices.preset` beside other keys."""
+"""Device populations that are chosen by name: `devices: phones_global`, or `devices.preset` beside other keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -62,7 +62,7 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def expand(tree: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with its device preset, if it names one, laid under its own keys.
+    """Returns a configuration with its device preset, if it names one; its own keys win over the preset's.
 
     `devices: NAME` is short for `devices: {preset: NAME}`. Availability is replaced as a whole, since its settings
     belong to its model.

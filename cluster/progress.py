@@ -1,4 +1,4 @@
-"""Progress of a run as a person sees it: a live bar in a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live bar in a terminal, plain lines elsewhere."""
 
 import time
 
@@ -10,16 +10,16 @@ from server.job import Progress
 
 
 def size(n_bytes: float) -> str:
-    """Bytes for a person, decimal units, three digits."""
+    """Formats bytes in decimal units, with three digits."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n_bytes < 999.5:  # beyond, three digits would be rounded to 1000
+        if n_bytes < 999.5:  # 999.5 and more would be rounded to 1000
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} PB"
 
 
 def number(value: float | None) -> str:
-    """A metric for a person, four digits."""
+    """Formats a metric with four digits."""
     if value is None:
         return "undefined"
     return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e6 else f"{value:.3e}"
@@ -32,7 +32,7 @@ class Watcher:
         self._console = console
         self._headline = headline
         self._started = time.monotonic()
-        self._first: int | None = None  # round that was done when this began
+        self._first: int | None = None  # the number of rounds done at the first report
         self._bar = Bar(
             TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[metric]}"),
             TextColumn("{task.fields[moved]}"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,

@@ -182,7 +182,7 @@ def _default(field: FieldInfo) -> str:
     if value is None:
         return "none"
     if isinstance(value, BaseModel) and not value.model_dump(exclude_defaults=True):
-        return ""  # a section whose keys have defaults of their own
+        return ""  # a section: each of its keys has its own default
     return _code(value)
 
 

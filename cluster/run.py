@@ -36,8 +36,8 @@ class Result:
     """A finished run.
 
     Attributes:
-        folder: everything it wrote.
-        headline: its problem's main metric.
+        folder: the folder of everything that it wrote.
+        headline: the problem's main metric.
     """
 
     folder: Path
@@ -80,13 +80,11 @@ class Result:
 
 
 Watch = Callable[[Progress], None]
-
-
 Started = Callable[[Experiment, Path], None]
 
 # Keys of a configuration that change none of a run's numbers, so that it may go on with others.
 FREE = (
-    "server.bad_results",  # it stops a run or does not: until then it is the same
+    "server.bad_results",  # it decides whether a run stops, and changes no number before that
     "clients.fleet", "clients.per_actor", "clients.actors", "clients.num_cpus", "clients.resources",
     "clients.timeout_s", "clients.retries",
     "ray", "output", "checkpoint", "evaluate.target", "evaluate.stop_at_target", "evaluate.pictures", "rounds",
@@ -105,8 +103,8 @@ def run(
     Args:
         config: from load_config, or made in Python.
         watch: called before the first round and after each.
-        started: called once, with what is about to run and its folder.
-        notice: told a line about what takes long before that.
+        started: called once, with the experiment and the run's folder, before the first round.
+        notice: told a line about each slow step before that.
         stop: once it is set, the run ends after the round that is being played.
 
     Raises:
@@ -132,13 +130,13 @@ def resume(
     """Goes on with a run that was broken off, to the numbers that it would have given, or lets it have more rounds.
 
     Args:
-        where: its folder.
-        overrides: as of load_config, of keys that change none of its numbers.
-        rounds: of the checkpoint to go on from; None is the latest.
+        where: the run's folder.
+        overrides: as in load_config, for keys that change none of the run's numbers.
+        rounds: the rounds of the checkpoint to go on from; None is the latest.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or of a run with another configuration.
-        And what `run` raises.
+        CheckpointError: there is no checkpoint, it is damaged, or its run had another configuration.
+        All errors that `run` raises.
     """
     where = where.expanduser().absolute()
     experiment = _fitting(Experiment.build(load_config(where / "config.yaml", overrides)))
@@ -148,9 +146,10 @@ def resume(
 
 
 def standing(experiment: Experiment, where: Path, rounds: int | None = None) -> int:
-    """Rounds after which a broken-off run can go on: those of its latest checkpoint, or `rounds`, if there is one.
+    """Returns the rounds after which a broken-off run goes on: those of its latest checkpoint, or `rounds`.
 
-    Raises CheckpointError where there is none, or it is of another run, and ConfigError where it has more rounds.
+    Raises CheckpointError where there is no such checkpoint, or it is of another run, and ConfigError where the
+    configuration has fewer rounds.
     """
     found, config = experiment.checkpoints(where).load(rounds)
     _require_same(config, experiment.identity)
@@ -162,7 +161,7 @@ def standing(experiment: Experiment, where: Path, rounds: int | None = None) -> 
 def _fitting(experiment: Experiment) -> Experiment:
     """Returns the experiment. Raises PlacementError where Ray is to be started here and the machine has no room."""
     if experiment.config.clients.fleet == "ray" and connect.starts_here(experiment.config.ray.address):
-        forecast.placement(experiment, [connect.machine()])  # what cannot fit is refused before Ray starts
+        forecast.placement(experiment, [connect.machine()])  # refuses before Ray starts
     return experiment
 
 
@@ -178,7 +177,7 @@ def played(
     """Plays a prepared experiment, from its beginning or a checkpoint, in a folder that has its configuration.
 
     Args:
-        resume_from: rounds of the checkpoint to go on from; None begins anew.
+        resume_from: the rounds of the checkpoint to go on from; None begins with round 0.
     """
     if started:
         started(experiment, where)
@@ -205,8 +204,8 @@ def played(
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises CheckpointError naming the keys in which two configurations differ, but for those that may."""
-    # The same rows in the hands of the same clients, however they were come by: files may have been moved or copied.
+    """Raises CheckpointError naming the keys in which two configurations differ; those of FREE may differ."""
+    # Equal shards are the same rows at the same clients, so that data files may have been moved or copied.
     may = (*FREE, "data", "partition") if before["shards"] == now["shards"] else FREE
     old, new = flat(before), flat(now)
     differ = [
@@ -220,7 +219,7 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def heard(stop: threading.Event, tell: Callable[[], object]) -> Iterator[None]:
-    """Calls `tell` once `stop` is set, within the block."""
+    """Calls `tell` as soon as `stop` is set, while the block lasts."""
     over = threading.Event()
 
     def wait() -> None:
@@ -256,7 +255,7 @@ def _over_ray(
     notice: Callable[[str], None],
     stop: threading.Event,
 ) -> Generator[Progress, None, None]:
-    """Over Ray, which runs a task again if its client actor dies. If the server does, it goes on from a checkpoint."""
+    """Plays a run over Ray, which repeats tasks of dead client actors. A dead server restarts from a checkpoint."""
     config, job = experiment.config, experiment.job(where)
     reached, losses, starts = -1, 0, 0
     with connect.session(config.ray.address):
@@ -267,7 +266,7 @@ def _over_ray(
             notice(stored)
         within_s = max(START_S, config.ray.wait_s)
         fleet = RayFleet.start(experiment.engine(), config.clients, placement, where.name, notice, stop, within_s)
-        # What the server writes, it writes on this node, which need share no storage with the others.
+        # The server runs on this node, so that its files land here and nodes need not share storage.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         try:
             while True:
@@ -286,7 +285,7 @@ def _over_ray(
                     loss = original(error)
                     if not isinstance(loss, ResultLost):
                         raise loss from None
-                except RayError as error:  # the server's own process
+                except RayError as error:  # the server's own process has died
                     loss = WorkerLost(f"the server ended {losses + 1} times; the last time {lost(error)}")
                 finally:
                     ray.kill(server)

@@ -23,9 +23,9 @@ from raysim.errors import ConfigError
 from raysim.registry import STRICT, nearest, plain, validated
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-LONGEST = 100  # of a name, in characters
+LONGEST = 100  # characters in a trial's name
 
-# In a study's folder: what it is, what became of its trials, and their folders.
+# Names in a study's folder: the study's file, the table of its trials, and the folder that holds theirs.
 STUDY, TABLE, TRIALS = "study.yaml", "trials.csv", "trials"
 
 Status = Literal["waiting", "finished", "failed", "ended early", "stopped"]
@@ -125,10 +125,10 @@ class Trial:
     """One run of a study.
 
     Attributes:
-        name: of its folder, unlike that of any other.
-        part: the place of its part in the study.
-        values: by dotted key, those of the grids and of its part's `set`.
-        config: with them.
+        name: the name of its folder, which no other trial has.
+        part: the index of its part in the study.
+        values: the values of the grids and of its part's `set`, by dotted key.
+        config: the configuration with these values.
     """
 
     name: str
@@ -137,17 +137,17 @@ class Trial:
     config: Config
 
     def without(self, keys: Iterable[str]) -> str:
-        """Returns what it shares with trials that differ in the values of these keys only."""
+        """Returns an identity that trials share if they differ only in the values of these keys."""
         left = {key: value for key, value in self.values.items() if key not in set(keys)}
         return yaml12.dump({"part": self.part, **left})
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study whose bases were read.
+    """A study whose base configurations have been read.
 
     Attributes:
-        config: each base is a mapping.
+        config: the study's configuration, in which each base is a mapping.
     """
 
     config: StudyConfig
@@ -157,9 +157,9 @@ class Study:
         """Reads a study's file, or takes one made in Python.
 
         Args:
-            source: as of load_config.
-            overrides: each ``key=value``, the value in YAML: a key of the study, or ``set.`` or ``grid.`` and one of a
-                configuration.
+            source: a path or a mapping, as in load_config.
+            overrides: each ``key=value``, the value in YAML. The key is the study's, or a configuration's after
+                ``set.`` or ``grid.``.
 
         Raises ConfigError naming the key.
         """
@@ -181,14 +181,14 @@ class Study:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """The study as plain data."""
         return self.config.model_dump(mode="json")
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """The trials, in the order of the parts, then of the keys of their grids, the last of which changes fastest.
+        """The trials, in the order of the parts and of the keys of their grids, the last of which changes fastest.
 
-        Raises ConfigError naming the key that is wrong and the trial in which it is.
+        Raises ConfigError naming the wrong key and its trial.
         """
         found = [trial for place, part in enumerate(self.config.parts) for trial in self._of(place, part)]
         if twice := [name for name, times in Counter(trial.name for trial in found).items() if times > 1]:
@@ -211,7 +211,7 @@ class Study:
         base = part.base if part.base is not None else self.config.base
         if base is None:
             raise ConfigError("base", "is missing: the path of a configuration, or one written out here")
-        assert isinstance(base, dict)  # it was read
+        assert isinstance(base, dict)  # `base` has been read by now
         grid = _together(f"parts.{place}", self.config.grid, part.grid)
         for key, values in grid.items():
             if not values:
@@ -222,7 +222,7 @@ class Study:
             raise ConfigError("grid", "is empty, and there is one part: that is a single run, for `raysim run`")
         fixed = _together(f"parts.{place}", self.config.set, part.set)
         _together(f"parts.{place}", fixed, grid)
-        # Each with its word, for names.
+        # Each value goes with its word in the names of trials.
         choices = [list(zip(_words(key, values), values, strict=True)) for key, values in grid.items()]
         return [
             _trial(place, base, fixed, part.set, dict(zip(grid, chosen, strict=True)))
@@ -232,11 +232,11 @@ class Study:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A row of trials.csv: the fate of a trial.
+    """A row of trials.csv, which gives the fate of a trial.
 
     Attributes:
-        said: of one that finished its result, of one that failed what is wrong.
-        wall_s: that it took when it was played last.
+        said: the result of a trial that finished, or the error of one that failed.
+        wall_s: the seconds that it took when it was last played.
     """
 
     trial: str
@@ -246,7 +246,7 @@ class TrialRow:
 
 
 def rows(where: Path) -> list[TrialRow]:
-    """Returns the fates of the trials of a study's folder, as far as they came."""
+    """Returns the rows of trials.csv in a study's folder."""
     try:
         written = (where / TABLE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -256,7 +256,7 @@ def rows(where: Path) -> list[TrialRow]:
 
 
 def is_study(path: Path) -> bool:
-    """Returns whether a path names a study and no configuration. Raises ConfigError where it cannot be read."""
+    """Returns whether a path names a study, not a configuration. Raises ConfigError where it cannot be read."""
     return not variants.read(path).keys().isdisjoint({"base", "grid", "parts"})
 
 
@@ -265,7 +265,7 @@ def _based(base: str | dict[str, Any] | None, beside: Path) -> dict[str, Any] | 
 
 
 def _together(where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Both. Raises ConfigError where a key is in both, or anywhere a section and a key in it."""
+    """Returns two groups of keys as one. Raises ConfigError where a key, or a section and a key in it, is in both."""
     keys = [*ours, *theirs]
     for key, other in itertools.combinations(keys, 2):
         if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
@@ -283,9 +283,9 @@ def _trial(
     values = {key: value for key, (_, value) in chosen.items()}
     named = str({**base, **fixed}.get("name", "trial"))
     name = "_".join([named, *(word for word, _ in chosen.values())])
-    # Runs that differ in their seed only have one name, as they are one line in plots.
+    # Runs that differ only in their seed share a name, since plots draw them as one line.
     line = "_".join([named, *(word for key, (word, _) in chosen.items() if key != "seed")])
-    if len(name) > LONGEST:  # the same whatever else is in the study, which may grow
+    if len(name) > LONGEST:  # must not depend on the other trials, since a study may grow
         others = {key: value for key, value in values.items() if key != "seed"}
         digest = hashlib.sha256(yaml12.dump({"part": part, "name": named, **others}).encode()).hexdigest()[:10]
         line = f"{named[:60]}_{digest}"
@@ -299,7 +299,7 @@ def _trial(
 
 
 def _words(key: str, values: Sequence[Any]) -> list[str]:
-    """Returns each value's word in a trial's name: S10, seed0, phones_global; for a list or mapping its place."""
+    """Returns each value's word in a trial's name: S10, seed0, phones_global; a list or mapping gives its place."""
     last = key.rpartition(".")[2]
     found = []
     for place, value in enumerate(values):

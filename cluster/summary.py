@@ -1,4 +1,4 @@
-"""A run in a few numbers: summary.json of its folder."""
+"""Sums a run up in a few numbers: summary.json of its folder."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def write(folder: Path, experiment: Experiment) -> Numbers:
 
 
 def lines(summary: Numbers) -> list[str]:
-    """Returns the lines of a summary that a person is told at the end of a run."""
+    """Returns the lines of a summary that are printed at the end of a run."""
     told = [
         f"moved {size(summary['bytes_up'])} up, {size(summary['bytes_down'])} down; {summary['participants']} clients "
         f"took part, Gini {summary['participation_gini']:.2f}"
@@ -128,7 +128,7 @@ def _when(target: Numbers) -> str:
 
 
 def gini(counts: NDArray[np.integer[Any]]) -> float:
-    """Gini coefficient of non-negative counts; 0 where nothing was counted."""
+    """Returns the Gini coefficient of non-negative counts; 0 where nothing was counted."""
     ordered = np.sort(counts).astype(np.float64)
     if not ordered.sum():
         return 0.0
@@ -137,7 +137,7 @@ def gini(counts: NDArray[np.integer[Any]]) -> float:
 
 
 def _groups(counts: NDArray[np.int64], experiment: Experiment) -> Numbers:
-    """Shares by group of those that took part, `counts` (N,) times each."""
+    """Returns each group's share of all participations; client n took part `counts[n]` times, counts of shape (N,)."""
     found = {}
     able = np.flatnonzero(experiment.shards.rows_N > 0)
     for name, grouping in experiment.world.groupings.items():

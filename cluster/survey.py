@@ -1,4 +1,4 @@
-"""The command `raysim devices`: what a population looks like and how its rounds would go, without training."""
+"""The command `raysim devices`: shows a population of devices and how its rounds would go, without training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class Survey:
 
 
 def survey(experiment: Experiment, rounds: int = ROUNDS) -> Survey:
-    """Plays `rounds` rounds of the clock alone. Raises what a run on these devices would raise."""
+    """Plays `rounds` rounds of the clock without training. Raises the errors of a run on these devices."""
     if experiment.config.devices is None:
         raise ConfigError("devices", "there are none in this configuration; name a preset, as devices: phones_global")
     everybody = np.arange(experiment.shards.n_clients)
@@ -99,7 +99,7 @@ def show(experiment: Experiment, found: Survey, console: Console) -> None:
 
 
 def draw(experiment: Experiment, found: Survey, out: Path) -> None:
-    """Availability over a day, speeds, links and round times, in one figure."""
+    """Draws availability over a day, speeds, links and round times in one figure."""
     devices = experiment.world.population
     figure = Figure(figsize=(10, 6), layout="constrained")
     (day, speed), (link, rounds) = figure.subplots(2, 2)

@@ -1,4 +1,4 @@
-"""The terminal while a run goes on: signals that are heard, and the display of its progress."""
+"""Handles signals and shows progress in the terminal while a run goes on."""
 
 import contextlib
 import signal
@@ -45,7 +45,7 @@ class Heard:
 
 
 class Show(Heard):
-    """Shows a run as it goes on. The bar appears once the run's folder and headline metric are known.
+    """Shows the progress of a run. The bar appears once the run's folder and headline metric are known.
 
     Attributes:
         folder: the run's folder; None before it is made.
@@ -64,7 +64,7 @@ class Show(Heard):
             self._watcher.__exit__(None, None, None)
 
     def started(self, experiment: Experiment, folder: Path) -> None:
-        """Prints what is about to run, and starts the bar."""
+        """Prints the experiment and its folder, and starts the bar."""
         self.folder = folder
         self._console.print(f"{experiment.config.name}: {experiment.shards.n_clients} clients, results in {folder}")
         for remark in experiment.remarks():

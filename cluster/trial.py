@@ -25,9 +25,9 @@ from raysim.errors import RaysimError, Stopped
 from raysim.output import write_whole
 from server.job import Progress
 
-# Seconds between two questions of a trial's whether it is to stop.
+# Seconds between two checks of a trial whether it should stop.
 LOOK_S = 1.0
-# In the place of a metric that is undefined, or its negative; finite, since quantiles are taken of it.
+# Stands for an undefined metric, with either sign. It is finite, since quantiles are taken of it.
 WORST = sys.float_info.max / 4
 
 
@@ -36,9 +36,9 @@ class Task:
     """The task that the process of a trial is given.
 
     Attributes:
-        experiment: prepared, pickled, since its shards can only be opened once they are on its node.
-        data: brings them there.
-        keeper: name and namespace of the study's own actor.
+        experiment: the prepared experiment, pickled, since its shards can only be opened once they are on its node.
+        data: the delivery that brings the shards there.
+        keeper: the name and namespace of the study's Keeper.
         study: the study's folder.
         reports: whether every evaluation is reported, for `early`.
     """
@@ -58,17 +58,17 @@ class Task:
 
 @ray.remote(num_cpus=0, max_concurrency=4)  # type: ignore[call-overload]
 class Keeper:
-    """Stands on the node of the study's folder, knows whether trials are to stop, and takes what they bring."""
+    """Runs on the node of the study's folder, knows whether trials should stop, and takes the files that they send."""
 
     def __init__(self, study: Path) -> None:
         self._study, self._stopping = study, False
 
     def stop(self) -> None:
-        """Has all trials stop after the rounds that they play."""
+        """Makes all trials stop after their present rounds."""
         self._stopping = True
 
     def stopping(self) -> bool:
-        """Returns True if trials are to stop."""
+        """Returns whether trials should stop."""
         return self._stopping
 
     def take(self, trial: str, files: Mapping[str, bytes]) -> None:
@@ -80,9 +80,9 @@ class Keeper:
 
 
 def play(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
-    """A trial, in its own process. Its last report is what became of it; a fault of its own is no fault of Tune's."""
+    """Plays a trial in its own process. Its last report gives its fate; Tune never sees the trial's own errors."""
     task, started = tasks[config["place"]], time.monotonic()
-    # How long Tune lets a trial wind up that it has ended, before it ends the process and with it the next trial.
+    # Tune gives an ended trial this long to finish, then kills its process and with it the next trial.
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "600"
     keeper = ray.get_actor(*task.keeper)
     status, said = "failed", ""
@@ -95,7 +95,7 @@ def play(config: Mapping[str, int], tasks: Sequence[Task]) -> None:
                 status, said = "finished", _words(result)
             except Stopped as stopped:
                 if isinstance(stopped, _Behind):
-                    sys.exit()  # as Tune would have it of a trial that it has ended; it hears no report any more
+                    sys.exit()  # Tune expects this of a trial that it has ended
                 status = "stopped"
             except RaysimError as error:
                 said = str(error)
@@ -115,7 +115,7 @@ def _run(task: Task, stop: threading.Event) -> Result:
     experiment = _within(task.study, cloudpickle.loads(task.experiment))
     where, done = task.where, None
     if experiment.checkpoints(where).latest() is None:
-        shutil.rmtree(where, ignore_errors=True)  # what is left of a trial that did not come far
+        shutil.rmtree(where, ignore_errors=True)  # removes the rest of a trial that hardly began
         where.mkdir(parents=True)
         folder.describe(where, experiment.resolved)
     else:
@@ -132,7 +132,7 @@ def _run(task: Task, stop: threading.Event) -> Result:
 
 
 def _within(study: Path, experiment: Experiment) -> Experiment:
-    """Returns it with its output in the study's folder; checkpoints elsewhere go to a folder of the study's name."""
+    """Returns an experiment that writes into the study's folder; checkpoints elsewhere get a folder of its name."""
     config = experiment.config
     output = config.output.model_copy(update={"folder": str(study / TRIALS)})
     checkpoint = config.checkpoint
@@ -146,12 +146,12 @@ def _report(experiment: Experiment, report: Progress) -> None:
     value = report.metrics.get(experiment.config.evaluate.splits[-1], {}).get(experiment.headline)
     try:
         tune.report({"rounds": report.round, "value": defined(value, experiment.higher_is_better)})
-    except SystemExit:  # Tune's way to end a trial
+    except SystemExit:  # this is how Tune ends a trial
         raise _Behind("ended early: it is behind the others of its kind") from None
 
 
 def defined(value: float | None, higher_is_better: bool) -> float:
-    """A metric, of which an undefined one is the worst."""
+    """Returns a metric's value; an undefined one counts as the worst."""
     if value is not None and math.isfinite(value):
         return value
     return -WORST if higher_is_better else WORST
@@ -159,7 +159,7 @@ def defined(value: float | None, higher_is_better: bool) -> float:
 
 @contextlib.contextmanager
 def _asked(keeper: Any) -> Any:
-    """An event that is set once the study is to stop."""
+    """Yields an event that is set once the study should stop."""
     stop, over = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -179,7 +179,7 @@ def _asked(keeper: Any) -> Any:
 
 
 def _bring(task: Task, keeper: Any) -> None:
-    """Brings what the trial wrote to the study's folder from a node that does not share it, but for checkpoints."""
+    """Copies a trial's files, without checkpoints, into the study's folder from a node that does not share it."""
     if (task.study / STUDY).exists():
         return
     inside = [path.relative_to(task.where) for path in task.where.rglob("*") if path.is_file()]

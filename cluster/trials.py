@@ -1,7 +1,7 @@
-"""The trials of a study on Ray Tune: each a run in one process, several at a time, with one Ray and one cache of data.
+"""Plays the trials of a study on Ray Tune: each is a run in one process, and several share one Ray and one data cache.
 
-A process plays trial after trial, so that what it takes to start one is paid for once. A node that does not share the
-study's folder is sent the data, and sends back what its trials wrote.
+A process plays trial after trial, so that it starts only once. A node that does not share the study's folder is sent
+the data, and sends back the files of its trials.
 """
 
 import csv
@@ -34,7 +34,7 @@ from raysim.output import write_whole
 
 Say = Callable[[str], None]
 
-# Of Ray Tune: no files of its own beside a run's, no change of the working directory, and Ctrl-C is heard here.
+# Settings of Ray Tune: it writes no files of its own, keeps the working directory, and leaves Ctrl-C to us.
 SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -45,12 +45,12 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class _Made:
-    """A trial that was built, as far as it is needed here: of thousands the networks would not fit into memory.
+    """The parts of a built trial that are needed here: the networks of thousands would not fit into memory.
 
     Attributes:
-        experiment: prepared, pickled.
-        files: that it reads.
-        clients: how many it has.
+        experiment: the prepared experiment, pickled.
+        files: the files that it reads.
+        clients: the number of its clients.
     """
 
     trial: Trial
@@ -64,17 +64,17 @@ class _Made:
     def of(cls, trial: Trial, experiment: Experiment) -> "_Made":
         files = experiment.files
         headline, higher = experiment.headline, experiment.higher_is_better
-        # A copy has none of what was cached to check it.
+        # A copy drops the values that were cached while it was checked.
         packed = cloudpickle.dumps(replace(experiment))
         return cls(trial, packed, files, experiment.shards.n_clients, headline, higher)
 
     @property
     def bundle(self) -> dict[str, float]:
-        """The resources that its process reserves: as much as a client actor."""
+        """The resources that the trial's process reserves: those of a client actor."""
         return self.trial.config.clients.bundle
 
     def placed(self, nodes: Sequence[Node]) -> Placement:
-        """Raises PlacementError where no node has room for its process."""
+        """Raises PlacementError where no node has room for the trial's process."""
         alone = self.trial.config.clients.model_copy(update={"per_actor": "auto", "actors": 1})
         try:
             return place(alone, self.clients, 1, nodes)
@@ -89,11 +89,11 @@ def begin(study: Study, notice: Say, stop: threading.Event) -> Path:
     """Plays a study's trials. Returns its folder, with trials.csv and a folder of each trial.
 
     Args:
-        notice: is told a line of every trial, and what takes long before.
-        stop: once it is set, trials end after the round that they play.
+        notice: told a line about each slow step and about every trial.
+        stop: once it is set, trials end after their present rounds.
 
     Raises:
-        ConfigError, DataError, PlacementError: before any trial, of whichever is wrong.
+        ConfigError, DataError, PlacementError: before any trial is played, where one of them is wrong.
         Stopped: after `stop`, where trials were left.
     """
     made = _built(study.trials, notice)
@@ -105,14 +105,14 @@ def begin(study: Study, notice: Say, stop: threading.Event) -> Path:
 
 
 def go_on(where: Path, overrides: Sequence[str], notice: Say, stop: threading.Event) -> Path:
-    """Plays the trials of a study's folder that did not finish: broken ones go on, those that failed are tried again.
+    """Plays the unfinished trials of a study's folder: interrupted ones go on, those that failed are tried again.
 
-    Those that ended early stay so, and what a later look at the study finds new is played too.
+    Trials that were ended early stay so. New trials are played where the study has grown.
 
     Args:
-        overrides: as of Study.load.
+        overrides: as in Study.load.
 
-    Raises CheckpointError where a trial's configuration is no longer that with which it began, and what `begin` raises.
+    Raises CheckpointError where a trial's configuration has changed since it began, and all errors of `begin`.
     """
     where = where.expanduser().absolute()
     if not (where / STUDY).is_file():
@@ -140,7 +140,7 @@ def _again(row: TrialRow) -> TrialRow:
 
 
 def _built(trials: Sequence[Trial], notice: Say) -> list[_Made]:
-    """Builds all trials, with their data in the cache and what evaluations need."""
+    """Builds all trials, and prepares their data and evaluations."""
     made = []
     for trial in trials:
         try:
@@ -151,7 +151,7 @@ def _built(trials: Sequence[Trial], notice: Say) -> list[_Made]:
 
 
 def _fit_here(study: Study, made: Sequence[_Made]) -> None:
-    """Raises PlacementError where a trial is larger than this machine, if that is where it would be played."""
+    """Raises PlacementError where trials would be played on this machine and one is larger than it."""
     if connect.starts_here(study.config.ray.address):
         machine = [connect.machine()]
         for one in made:
@@ -165,7 +165,7 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
         return
     book.notice(f"{len(made)} of {len(book.rows)} trials to be played, in {where}")
     os.environ.update(SETTINGS)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what is to be said of trials is said here
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # this module reports on trials itself
     alone = connect.starts_here(config.ray.address)
     with connect.session(config.ray.address), tempfile.TemporaryDirectory() as scratch:
         for one in made:
@@ -214,26 +214,26 @@ def _play(study: Study, book: "_Book", made: Sequence[_Made], stop: threading.Ev
 
 @dataclass
 class _Book:
-    """Books the fates of trials in trials.csv, and tells of them.
+    """Records the fates of trials in trials.csv, and reports them.
 
     Attributes:
         where: the study's folder.
-        rows: of every trial, in order.
+        rows: the rows of all trials, in order.
     """
 
     where: Path
     rows: list[TrialRow]
     notice: Say
     _begun: float = field(default_factory=time.monotonic)
-    _done: int = 0  # since then
+    _done: int = 0  # trials that ended since then
 
     @property
     def left(self) -> list[str]:
-        """Trials that are to be played yet."""
+        """The trials that have not been played yet."""
         return [row.trial for row in self.rows if row.status in ("waiting", "stopped")]
 
     def note(self, row: TrialRow) -> None:
-        """Books a trial, and tells of it."""
+        """Records a trial's fate, and reports it."""
         place = next(i for i, one in enumerate(self.rows) if one.trial == row.trial)
         self.rows[place] = row
         self.write()
@@ -256,13 +256,13 @@ class _Book:
 
 
 class _Told(tune.Callback):
-    """Hands on what Tune knows of trials."""
+    """Hears from Tune how trials end, and records it."""
 
     def __init__(self, book: _Book, names: Sequence[str]) -> None:
         self._book, self._names = book, names
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune keeps a copy, for a way to go on of its own that is not used here
+        return {}  # Tune would save it for its own kind of resuming, which is not used
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         last = trial.last_result or {}

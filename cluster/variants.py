@@ -174,5 +174,5 @@ def _beside(path: Path) -> dict[Path, Experiments]:
             if is_experiments(tree := read_yaml(file)):
                 found[file] = load(file, tree)
         except ConfigError:
-            continue  # the error to be shown is the one about `path`
+            continue  # the caller reports the error about `path`
     return found

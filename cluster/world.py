@@ -1,4 +1,4 @@
-"""The world that clients live in: their devices, when those are on, and the groups that participation is counted by."""
+"""The simulated world of the clients: their devices, when these are on, and the groups that clients belong to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class World:
     planner: Planner
 
     def dispatcher(self) -> Dispatcher[Any]:
-        """Returns what decides a phase's cohort."""
+        """Returns the dispatcher, which decides each phase's cohort."""
         if self.config.devices is None:
             return Ideal(self.planner, self.config.server)
         return Devices(self.planner, self.population, self.availability, self.config.server)
@@ -70,12 +70,12 @@ class World:
             name = type(self.problem).__name__
             raise ConfigError("problem.name", f"{name}.label_scores must give numbers from 0 to 1")
         sums = np.concatenate([[0.0], np.cumsum(scores)])[self.shards.offsets_N1]
-        # A difference of sums may be off by a rounding, and a mean of ones come out above 1.
+        # A difference of sums may be off by a rounding error, so that a mean of ones may exceed 1.
         return np.clip(np.diff(sums) / np.maximum(self.shards.rows_N, 1), 0, 1)
 
     @cached_property
     def groupings(self) -> Mapping[str, Grouping]:
-        """Divisions of the clients that participation is counted by: tier, zone and label, those that there are."""
+        """The groupings by which participation is counted: tier, zone and label, where the experiment has them."""
         found = {}
         if self.config.devices is not None:
             found["tier"] = Grouping.by_speed(self.population.sec_per_sample_N, self.shards.rows_N > 0)

@@ -1,4 +1,4 @@
-"""YAML as a person means it: 1e-3 is a number, `no` is a word, a key given twice is a mistake.
+"""Reads YAML as its authors mean it: 1e-3 is a number, `no` is a word, and a repeated key is an error.
 
 PyYAML follows YAML 1.1, where 1e-3 is a string, `on` is true and 1:30 is ninety; and it keeps the last of two equal
 keys. Here plain words are read by the core schema of YAML 1.2, with decimal numbers only.
@@ -27,7 +27,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes the words that either version of YAML would take for something else."""
 
 
-_Loader.yaml_implicit_resolvers = {}  # those of 1.1 are dropped
+_Loader.yaml_implicit_resolvers = {}  # drops those of YAML 1.1
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+", "-+0123456789"),
@@ -44,7 +44,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.v
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML document. Raises ValueError, in one line that says where the fault is."""
+    """Returns the value of a YAML document. Raises ValueError, in one line that says where the fault is."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -56,5 +56,5 @@ def parse(text: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Plain data as YAML, keys in their order; `parse` gives it back."""
+    """Returns plain data as YAML with its keys in their order; `parse` gives the data back."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

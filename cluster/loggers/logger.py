@@ -50,7 +50,7 @@ class Logger(ABC):
 
 
 def scalars(report: Progress) -> dict[str, float]:
-    """Returns what is drawn over rounds, by name."""
+    """Returns the numbers of a round that are drawn over rounds, by name."""
     found = {f"{name}/{split}": value for split, name, value in values(report)}
     for row in report.phases:
         found |= {f"{key}/{row['phase']}": float(row[key]) for key in ("accepted", "wall_s")}

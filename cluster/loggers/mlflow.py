@@ -8,7 +8,7 @@ from cluster.loggers.logger import LoggedRun, Logger, Outcome, scalars
 from cluster.tree import flat
 from server.job import Progress
 
-# How many of each MLflow takes at a time.
+# The most parameters and metrics that MLflow takes in one call.
 MLFLOW_PARAMS, MLFLOW_METRICS = 100, 1000
 
 

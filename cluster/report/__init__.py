@@ -34,7 +34,7 @@ def make(
     Args:
         given: folders of finished runs, and of studies, of which those trials count that finished.
         out: the folder to write into.
-        command: that makes it, to be named in it.
+        command: the command that makes the report, which the page shows.
         target: of the metric; None is that of the runs' configurations, if all have the same.
         metric, split: None are the headline metric and the last of the splits that the runs evaluated.
         higher: whether more of the metric is better, if it is another than the headline metric.
@@ -98,7 +98,7 @@ def _finished(given: Sequence[Path]) -> list[Path]:
 
 
 def _broken(given: Sequence[Path]) -> dict[Path, Path]:
-    """Folders of trials that failed or were ended early, and of each one of another seed that came further."""
+    """Returns the folders of trials that failed or were ended early, each with one of another seed that has metrics."""
     found = {}
     for folder in given:
         status = {row.trial: row.status for row in rows(folder)}
@@ -151,7 +151,7 @@ _TO_TARGET = (
 
 
 def _write(out: Path, part: ReportSection) -> None:
-    """Writes a figure's picture and its table, as files called by its name."""
+    """Writes a figure's picture and its table, as files of its name."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         (out / "tables").mkdir(exist_ok=True)
@@ -170,6 +170,6 @@ def _write(out: Path, part: ReportSection) -> None:
 
 
 def _uniform(table: Table, name: str, cell: Any) -> Any:
-    """A cell as its column has it in a file: text in all of it, if in one."""
+    """Returns a cell for a file; if one cell of a column is text, all of them are written as text."""
     words = any(isinstance(row[name], str) for row in table)
     return str(cell) if words and cell is not None else cell

@@ -19,10 +19,10 @@ from cluster.report.fits import CONFIDENCE, Fit, families
 from cluster.report.runs import Run, Runs, Setting, word
 from cluster.report.tables import Table
 
-# More lines than this are parted into panels.
+# A figure with more lines than this is split into panels.
 LINES = 8
 COLUMNS = 4
-# Points of an axis at which runs are compared with each other.
+# The number of points of an axis at which runs are compared.
 GRID = 200
 S, K = "algorithm.S", "algorithm.K"
 
@@ -48,7 +48,7 @@ class ReportFigure:
 
 
 def all_figures(runs: Runs, target: float | None, fits: Sequence[Fit], devices: Table) -> list[ReportFigure]:
-    """Returns the figures that the runs give something to see of."""
+    """Returns the figures for which the runs have data."""
     found = curves(runs, target)
     if len(algorithms(runs)) > 1 and any(run.curve.axes["bytes_up"][-1] > 0 for run in runs.all):
         found.append(at_equal_upload(runs))
@@ -71,7 +71,7 @@ def algorithms(runs: Runs) -> list[str]:
 
 
 def curves(runs: Runs, target: float | None) -> list[ReportFigure]:
-    """The metric against rounds, upload and time: in one figure, or in one each with panels, where there are many."""
+    """Draws the metric against rounds, upload and time: in one figure, or in one each with panels for many settings."""
     shown = f"{runs.split} {runs.metric}"
     said = (
         "Lines are medians over seeds, bands reach from the least to the greatest. At each point of the axis the last "
@@ -95,7 +95,7 @@ def curves(runs: Runs, target: float | None) -> list[ReportFigure]:
 
 
 def _parted(runs: Runs, axis: str, colour_of: str | None, shown: str, said: str, target: float | None) -> ReportFigure:
-    """A panel for each setting but for its value of `colour_of`."""
+    """Draws a panel for each group of settings that differ only in `colour_of`."""
     panels: dict[str, list[Setting]] = {}
     for setting in runs.settings:
         panels.setdefault(setting.without(colour_of), []).append(setting)
@@ -249,7 +249,7 @@ def speed_up(runs: Runs, target: float) -> ReportFigure:
 
 
 def exponents(runs: Runs, fits: Sequence[Fit]) -> ReportFigure:
-    """Fitted exponents with their intervals, and the theorems'."""
+    """Draws the fitted exponents with their intervals, and those of the theorems."""
     figure = Figure(figsize=(8, 0.9 + 0.3 * len(fits)), layout="constrained")
     ax = figure.subplots()
     for place, fit in enumerate(fits):
@@ -311,7 +311,7 @@ def _held(setting: Setting, axis: str, grid: NDArray[np.float64]) -> NDArray[np.
     """
     worst = -np.inf if setting.runs[0].higher else np.inf
     held = np.full((setting.count, len(grid)), worst)
-    for row, run in zip(held, setting.runs, strict=False):  # those that were lost are the last rows
+    for row, run in zip(held, setting.runs, strict=False):  # lost runs are the last rows
         at, value = run.curve.axes[axis], run.curve.value
         last = np.searchsorted(at, grid * (1 + 1e-9), side="right") - 1
         there = (last >= 0) & ((grid <= at[-1] * (1 + 1e-9)) | run.ended_at_target)

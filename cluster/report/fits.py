@@ -1,11 +1,11 @@
-"""Exponents fitted to what runs cost, with confidence intervals."""
+"""Fits exponents to the costs of runs, with confidence intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import scipy  # whose parts are loaded where they are used: stats takes a second
+import scipy  # loads its parts on first use: stats takes a second
 from numpy.typing import NDArray
 
 from cluster.report.runs import Runs, Setting
@@ -13,18 +13,17 @@ from raysim.algorithm import Rate
 from raysim.algorithms import ALGORITHMS
 
 CONFIDENCE = 0.95
-# Evaluations that a fit over rounds needs, and the part of a run's rounds that it leaves out: the start.
+# A fit over rounds needs this many evaluations, and leaves out this share of the rounds at the start.
 FEWEST, START = 16, 1 / 8
-# Points from which there is an interval: of three the distances from a line have one degree of freedom, and may be
-# anything.
+# An interval needs this many points: three leave one degree of freedom, whose interval is of no use.
 INTERVAL_FROM = 4
-# The metric whose square the theorems are about.
+# The theorems bound the square of this metric.
 PRIMAL = "primal_gradient_norm"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A power of something, fitted.
+    """A fitted power law.
 
     Attributes:
         of: what falls or grows, and with what: "rounds until the target, in S".
@@ -46,7 +45,7 @@ class Fit:
 
 
 def fitted(runs: Runs, target: float | None) -> list[Fit]:
-    """All that the runs have enough of.
+    """Returns all fits for which the runs have enough points.
 
     Rounds until the target in S and in K, over settings that nothing else tells apart and whose runs all reached it: a
     straight line through the means over seeds of their logarithms, whose interval is that of their distances from it:
@@ -63,7 +62,7 @@ def fitted(runs: Runs, target: float | None) -> list[Fit]:
 
 
 def families(runs: Runs, key: str) -> list[tuple[str, list[Setting]]]:
-    """Settings that only this key tells apart, with what they have in common, in the order of the key's numbers."""
+    """Returns groups of settings that differ only in this key, in its numbers' order, and what each group shares."""
     groups: dict[str, list[Setting]] = {}
     for setting in runs.settings:
         if setting.number(key) is not None:
@@ -73,13 +72,13 @@ def families(runs: Runs, key: str) -> list[tuple[str, list[Setting]]]:
 
 
 def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The exponent of x in y with its confidence interval, by least squares through the logarithms.
+    """Returns the exponent of x in y with its confidence interval, by least squares on the logarithms.
 
     Args:
         x, y: (n,) positive, n > 2.
     """
     line = scipy.stats.linregress(np.log(x), np.log(y))
-    error = 0.0 if np.ptp(y) == 0 else float(line.stderr)  # which SciPy does not say of a flat line
+    error = 0.0 if np.ptp(y) == 0 else float(line.stderr)  # SciPy gives NaN for a flat line
     half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2)) * error
     return float(line.slope), float(line.slope) - half, float(line.slope) + half
 

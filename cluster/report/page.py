@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file with everything in it."""
+"""Makes the page of a report: one HTML file with everything in it."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -82,18 +82,18 @@ class ReportSection:
 
     @property
     def picture(self) -> str:
-        """The figure as text for an HTML image."""
+        """The figure, encoded for an HTML image."""
         return base64.b64encode(self.png).decode()
 
     @property
     def words(self) -> set[str]:
-        """Columns that hold text."""
+        """The columns that hold text."""
         rows = self.table or []
         return {name for row in rows for name, cell in row.items() if isinstance(cell, str)} - {"reached"}
 
 
 def page(title: str, about: Sequence[str], command: str, parts: Sequence[ReportSection]) -> str:
-    """HTML of it all, which needs no other file.
+    """Returns the report as HTML that needs no other file.
 
     Args:
         about: lines below the title.
@@ -106,7 +106,7 @@ def page(title: str, about: Sequence[str], command: str, parts: Sequence[ReportS
 
 
 def shown(cell: Any) -> str:
-    """A cell for a person: four digits of a number, a dash where there is none."""
+    """Formats a cell: four digits of a number, or a dash for a missing value."""
     if cell is None:
         return "-"
     if isinstance(cell, float):

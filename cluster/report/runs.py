@@ -1,4 +1,4 @@
-"""Finished runs, as a report compares them: their curves, what they cost until a target, and in what they differ."""
+"""Finished runs for comparison in a report: their curves, their costs until a target, and how they differ."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ from cluster.tree import flat
 from raysim.errors import ConfigError, DataError
 from raysim.problems import PROBLEMS
 
-# Keys whose values name a line, if they tell all lines apart; others are taken where they do not.
+# The keys that label lines first. Others are added only where these do not tell all lines apart.
 FIRST = ("algorithm.name", "algorithm.S", "algorithm.K")
 
 
@@ -80,7 +80,7 @@ class Run:
 
     @classmethod
     def read_broken(cls, folder: Path, like: "Run") -> "Run":
-        """Reads a run that was broken off, as far as it came, with the metric of another. Raises DataError."""
+        """Reads a run that was broken off up to its last evaluation, with the metric of another. Raises DataError."""
         curve = Curve.read(folder, like.metric, like.split)
         config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
         keys = flat(config)
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder, behind that of its study if it is a trial."""
+        """The name of the run's folder, after that of its study if it is a trial."""
         folder = self.folder.resolve()
         return f"{folder.parent.parent.name}/{folder.name}" if folder.parent.name == TRIALS else folder.name
 
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def best(self) -> tuple[float, int] | None:
-        """The best value, and the rounds after which it was first there; None where it was never defined."""
+        """The best value and the rounds after which it was first reached; None where it was never defined."""
         if np.isnan(self.curve.value).all():
             return None
         place = int((np.nanargmax if self.higher else np.nanargmin)(self.curve.value))
@@ -118,7 +118,7 @@ class Run:
 
     @cached_property
     def last(self) -> Mapping[str, float | None]:
-        """All metrics of the same split at the last evaluation, None where one was undefined."""
+        """All metrics of the same split at the last evaluation; an undefined one is None."""
         rows = pq.read_table(self.folder / "metrics.parquet", columns=["split", "metric", "value"]).to_pylist()
         return {row["metric"]: row["value"] for row in rows if row["split"] == self.split}
 
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True if the run came to its end."""
+        """True if the run finished."""
         return bool(self.summary)
 
     @property
@@ -145,20 +145,20 @@ class Run:
         return Cost(self.curve.axes, int(np.flatnonzero(good)[0])) if good.any() else None
 
     def at(self, axis: str, budget: float) -> float | None:
-        """The metric at the last evaluation within a budget, in the unit of AXES.
+        """Returns the metric at the last evaluation within a budget, in the unit of AXES.
 
         None where there is none, or the run ended before it without having come as far.
         """
         at = self.curve.axes[axis]
         within = np.flatnonzero(at <= budget * (1 + 1e-9))
-        # A run that goes on beyond the budget was within it to the end; one that ends before may not have been.
+        # A run that goes on beyond the budget has used it all; one that ends before it may not have.
         if not len(within) or (within[-1] == len(at) - 1 and at[-1] < budget * (1 - SLACK)):
             return None
         return float(self.curve.value[within[-1]])
 
 
 def headline(folder: Path) -> str:
-    """The headline metric of a run. Raises DataError of another folder, and where it is not known before the end."""
+    """Returns a run's headline metric. Raises DataError where the folder is no run, or the run must end to tell."""
     try:
         config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))
         written = folder / "summary.json"
@@ -171,7 +171,7 @@ def headline(folder: Path) -> str:
 
 
 def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
-    """The headline metric and whether more of it is better; no module that a folder names is imported."""
+    """Returns the headline metric and whether more of it is better, without importing modules that a folder names."""
     if found := summary.get("headline"):
         return found["metric"], found["higher_is_better"]
     problem = PROBLEMS.entries.get(config["problem"]["name"])
@@ -180,14 +180,14 @@ def _headline(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any
     return problem.headline, problem.higher_is_better  # type: ignore[attr-defined]
 
 
-# A run whose last evaluation is by less than this part short of a budget has used it: with devices, runs of as many
-# rounds do not upload exactly as much.
+# A run has used a budget if its last evaluation falls short of it by less than this share: with devices, runs of
+# equal rounds do not upload exactly the same.
 SLACK = 0.05
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a run until an evaluation: `axes` of a Curve, at `place`."""
+    """The cost of a run up to an evaluation: the values of a Curve's `axes` at `place`."""
 
     axes: Mapping[str, NDArray[np.float64]]
     place: int
@@ -198,12 +198,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ in their seed only.
+    """A group of runs that differ only in their seed.
 
     Attributes:
-        label: in what they differ from other settings, in words.
-        values: the same by dotted key.
-        lost: how many more runs failed before they came to an evaluation.
+        label: how the setting differs from the others, in words.
+        values: the values in which it differs, by dotted key.
+        lost: the number of runs that failed before their first evaluation.
     """
 
     label: str
@@ -213,7 +213,7 @@ class Setting:
 
     @property
     def count(self) -> int:
-        """The number of its runs, lost ones included."""
+        """The number of the setting's runs, lost ones included."""
         return len(self.runs) + self.lost
 
     @property
@@ -222,11 +222,11 @@ class Setting:
         return self.runs[0].algorithm
 
     def without(self, *keys: str | None) -> str:
-        """Returns its label without what these keys say, and without its configuration's name."""
+        """Returns the label without these keys and without the configuration's name."""
         return " ".join(word(key, value) for key, value in self.values.items() if key not in (*keys, "name"))
 
     def number(self, key: str) -> float | None:
-        """A value that is a number; None if it is none, or not there."""
+        """Returns the value of a key if it is a number, and None otherwise."""
         value = self.runs[0].keys.get(key)
         return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
@@ -236,13 +236,13 @@ class Setting:
         return np.array([np.inf if cost is None else cost[axis] for cost in found] + [np.inf] * self.lost)
 
     def cost(self, target: float, axis: str) -> float:
-        """The median; infinite where half of the runs or more did not reach it."""
+        """Returns the median cost; it is infinite where half of the runs or more missed the target."""
         return middle(self.costs(target, axis))
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Several runs of one metric, by setting."""
+    """Several runs of one metric, grouped by setting."""
 
     settings: tuple[Setting, ...]
 
@@ -274,7 +274,7 @@ class Runs:
         for folder, sibling in broken.items():
             try:
                 runs.append(Run.read_broken(folder, runs[0]))
-            except DataError:  # it had not come to an evaluation
+            except DataError:  # it has no evaluation
                 lost[sibling.resolve()] += 1
         groups: dict[str, list[Run]] = {}
         for run in runs:
@@ -318,7 +318,7 @@ class Runs:
 
     @cached_property
     def varied(self) -> list[str]:
-        """Keys by which settings are called."""
+        """The keys that label the settings."""
         return list(dict.fromkeys(key for setting in self.settings for key in setting.values))
 
     @cached_property
@@ -334,7 +334,7 @@ class Runs:
 
 
 def _require_seeds(group: Sequence[Run]) -> None:
-    """Raises DataError where two runs that are to differ in their seed do not."""
+    """Raises DataError where two runs of a setting have the same seed."""
     seen: dict[int, Run] = {}
     for run in group:
         if (other := seen.setdefault(run.seed, run)) is not run:
@@ -345,7 +345,7 @@ def _require_seeds(group: Sequence[Run]) -> None:
 
 
 def middle(costs: NDArray[np.float64]) -> float:
-    """The median, which is infinite where it lies between a number and infinity."""
+    """Returns the median; it is infinite where it lies between a number and infinity."""
     ordered = np.sort(costs)
     n = len(ordered)
     low, high = ordered[(n - 1) // 2], ordered[n // 2]
@@ -353,7 +353,7 @@ def middle(costs: NDArray[np.float64]) -> float:
 
 
 def _named(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """A label of each configuration and the values that it is made of: as few keys as tell them apart."""
+    """Returns a label for each configuration and its values, with as few keys as tell the configurations apart."""
     keys = dict.fromkeys(key for config in configs for key in config)
     of_run = {key for key in keys if key.split(".")[0] in SAME_CURVE}
     varied = [k for k in keys if k not in of_run and len({repr(config.get(k)) for config in configs}) > 1]
@@ -369,6 +369,6 @@ def _named(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, An
 
 
 def word(key: str, value: Any) -> str:
-    """A value as a label says it."""
+    """Formats a value for a label."""
     short = key.rpartition(".")[2]
     return str(value) if short in ("name", "preset") else f"{short} = {value}"

@@ -13,7 +13,7 @@ BEST, MEDIAN, RUNS = "best", "median", "runs"
 
 
 def ranked(runs: Runs, select: Select) -> Table:
-    """A row per setting, those with the same values of `select.by` together, the best of them first.
+    """Returns a row per setting, grouped by the values of `select.by`, the best of each group first.
 
     The best has the highest median over seeds (the lowest, where less is better); of equal ones the one whose worst run
     is better, then the first. Settings of which a run failed, was ended early or ended before the budget come last, and
@@ -34,14 +34,14 @@ def ranked(runs: Runs, select: Select) -> Table:
 
 
 def rule(runs: Runs, select: Select) -> str:
-    """Returns what was ranked, in words."""
+    """Returns the rule of the ranking in words."""
     axis, budget = _budget(select)
     when = "after the last round" if axis is None else f"at {budget:g} {UNITS[axis]}"
     return f"{runs.split} {runs.metric} {when}: the best median over seeds, for each {', '.join(select.by)}."
 
 
 def lines(table: Table) -> list[str]:
-    """Returns what a person is told: the best of each group."""
+    """Returns a printed line for the best setting of each group."""
     told = []
     for of in dict.fromkeys(row["of"] for row in table):
         best = next((row for row in table if row["of"] == of and row[BEST]), None)
@@ -81,7 +81,7 @@ def _budget(select: Select) -> tuple[str | None, float]:
 
 
 def _value(run: Run, select: Select) -> float | None:
-    """The metric at the budget; None where the run had ended before, or was broken off, or it was undefined."""
+    """Returns the metric at the budget; None where the run ended before it, was broken off, or had no value."""
     if not run.finished:
         return None
     axis, budget = _budget(select)

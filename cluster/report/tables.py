@@ -1,4 +1,4 @@
-"""The tables of a report: rows of plain values, of which numbers keep all their digits."""
+"""Makes the tables of a report: rows of plain values, whose numbers keep all their digits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from cluster.report.runs import Runs, Setting
 
 Table = list[dict[str, Any]]
 
-# What AXES are called in columns.
+# The column names of AXES.
 UNITS = {"round": "rounds", "bytes_up": "MB up", "sim_s": "hours"}
-# Parts of the upload that all have, at which they are compared.
+# Runs are compared at these shares of the upload that all of them reached.
 PARTS = (1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
 def each_run(runs: Runs, target: float | None) -> Table:
-    """A row per run: how it ended, and what it had cost when it reached the target, nothing where it did not."""
+    """Returns a row per run: how it ended, and its cost until the target, empty where it missed the target."""
     rows = []
     for setting in runs.settings:
         for run in setting.runs:
@@ -42,7 +42,7 @@ def each_run(runs: Runs, target: float | None) -> Table:
 
 
 def by_client(runs: Runs) -> Table:
-    """A row per run whose clients have tests of their own: the metric's mean over clients, and what it is for them.
+    """Returns a row per run whose clients have tests of their own: the metric's mean and spread over clients.
 
     A column on privacy is there if one of the runs is private.
     """
@@ -71,7 +71,7 @@ def by_client(runs: Runs) -> Table:
 
 
 def to_target(runs: Runs, target: float) -> Table:
-    """A row per setting: medians and ranges over seeds of what the target cost, and how many runs reached it.
+    """Returns a row per setting: medians and ranges over seeds of the cost of the target, and how many runs reached it.
 
     A median is nothing where half of the runs or more did not reach it.
     """
@@ -88,7 +88,7 @@ def to_target(runs: Runs, target: float) -> Table:
 
 
 def speed_up(runs: Runs, target: float) -> Table:
-    """A row per setting: how many times fewer rounds the target took than with the fewest clients that reached it."""
+    """Returns a row per setting: how many times fewer rounds the target took than with the fewest clients."""
     rows = []
     for label, group in families(runs, "algorithm.S"):
         base = next((s for s in group if 0 < s.cost(target, "round") < np.inf), None)
@@ -110,7 +110,7 @@ def speed_up(runs: Runs, target: float) -> Table:
 
 
 def exponents(fits: Sequence[Fit]) -> Table:
-    """A row per fit."""
+    """Returns a row per fit."""
     return [
         {
             "exponent of": fit.of,
@@ -126,7 +126,7 @@ def exponents(fits: Sequence[Fit]) -> Table:
 
 
 def equal_upload(runs: Runs) -> Table:
-    """A row per setting: the median over seeds of the metric after as many uploaded bytes as the others.
+    """Returns a row per setting: the median over seeds of the metric after equal uploaded bytes.
 
     Nothing where a run had ended before; the target where the median run had ended at it.
     """
@@ -137,7 +137,7 @@ def equal_upload(runs: Runs) -> Table:
 
 
 def budgets_MB(runs: Runs) -> list[float]:
-    """Uploads at which runs are compared: parts of the least that a run had uploaded in the end.
+    """Returns the uploads at which runs are compared: shares of the least upload of all runs.
 
     Runs that ended at their target do not count, unless all did: of those the most counts. Nor do those that were
     broken off.
@@ -150,7 +150,7 @@ def budgets_MB(runs: Runs) -> list[float]:
 
 
 def at_upload(setting: Setting, budget: float) -> float | str | None:
-    """The median over seeds. Of two that are in the middle the worse counts, if the other is beyond numbers.
+    """Returns the median over seeds. If one of the two middle values is not finite, the worse of them counts.
 
     A run that had ended at its target is at least there; one that was broken off is worst.
     """
@@ -175,7 +175,7 @@ def at_upload(setting: Setting, budget: float) -> float | str | None:
 
 
 def devices(runs: Runs) -> Table:
-    """A row per setting: means over finished runs of what became of invited devices and of who took part."""
+    """Returns a row per setting: means over finished runs of the fates of invited devices and of participation."""
     rows = []
     for setting in runs.settings:
         finished = [run for run in setting.runs if run.finished]
