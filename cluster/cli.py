@@ -17,7 +17,7 @@ from cluster import survey as surveys
 from cluster.config import load_config
 from cluster.experiment import Experiment
 from cluster.progress import number, size
-from cluster.report.runs import headline
+from cluster.report.run import headline
 from cluster.run import resume as resume_experiment
 from cluster.run import run as run_experiment
 from cluster.study import STUDY, Study, is_study

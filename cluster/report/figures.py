@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from cluster import bands
 from cluster.plots import AXES, frame
 from cluster.report.fits import CONFIDENCE, Fit, families
-from cluster.report.runs import Run, Runs, Setting, word
+from cluster.report.run import Run
+from cluster.report.runs import Runs, Setting, word
 from cluster.report.tables import Table
 
 # A figure with more lines than this is split into panels.

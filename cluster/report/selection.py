@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster.report.runs import Run, Runs, Setting, word
+from cluster.report.run import Run
+from cluster.report.runs import Runs, Setting, word
 from cluster.report.tables import UNITS, Table
 from cluster.study import Select
 

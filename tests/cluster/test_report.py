@@ -15,7 +15,8 @@ import pytest
 
 from cluster import report, yaml12
 from cluster.report import fits, selection, tables
-from cluster.report.runs import Run, Runs, headline, middle
+from cluster.report.run import Run, headline
+from cluster.report.runs import Runs, middle
 from cluster.study import Select
 from raysim.errors import ConfigError, DataError
 from server.ledger import METRICS, ROUNDS
