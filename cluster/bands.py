@@ -18,11 +18,11 @@ def draw(
     """Draws runs as one line and, if there are several, a band from the least to the greatest value.
 
     Args:
-        ax: where.
-        at: (points,) of the horizontal axis.
-        values: (runs, points); infinite where a run counts as the worst there is.
-        label: of the line.
-        colour: of line and band; None takes the next of the axes' cycle.
+        ax: the axes to draw on.
+        at: points on the horizontal axis, of shape (points,).
+        values: of shape (runs, points); infinite where a run counts as the worst possible.
+        label: the line's label.
+        colour: the colour of line and band; None takes the next colour of the axes' cycle.
         step: "post" holds each value until the next point; None draws straight lines.
 
     Returns:

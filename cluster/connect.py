@@ -84,13 +84,13 @@ def placed(
     """Waits until the cluster has room for the client actors, and returns their placement.
 
     Args:
-        place: them on nodes that there are; raises PlacementError.
-        bundle: what one of them reserves, for which an autoscaler is asked.
-        wait_s: how long to wait for nodes that are missing.
-        notice: is told what is awaited.
-        stop: once it is set, nothing is awaited any longer.
+        place: places the actors on the given nodes, or raises PlacementError.
+        bundle: the resources that one actor reserves, for which an autoscaler is asked.
+        wait_s: seconds to wait for missing nodes.
+        notice: told a line about what is missing.
+        stop: once it is set, the wait ends.
 
-    Raises PlacementError where there is no room in time, and Stopped.
+    Raises PlacementError where there is no room in time, and Stopped after `stop`.
     """
     begun, asked, seen = time.monotonic(), False, 0
     try:

@@ -22,9 +22,9 @@ class Exchange:
     """The traffic of one phase of a steady round.
 
     Attributes:
-        phase: the algorithm's.
-        clients: S.
-        traffic: with one client.
+        phase: the algorithm's phase.
+        clients: S, the number of its clients.
+        traffic: the bytes between the server and one client.
     """
 
     phase: Phase[Any, Any, Any, Any]

@@ -20,8 +20,8 @@ class Judged:
     """A trial that is to be played, and how it is judged.
 
     Attributes:
-        trial: its name.
-        headline, higher_is_better: the metric.
+        trial: the trial's name.
+        headline, higher_is_better: the metric that judges it, and its direction.
     """
 
     trial: str

@@ -58,10 +58,10 @@ class Parcel:
     """A folder with everything that a job needs.
 
     Attributes:
-        folder: that is sent.
+        folder: the folder that is sent.
         entrypoint: the command that runs in it.
-        name: of the experiment.
-        output: absolute, on the cluster; where its run folder is made, or the run folder that it goes on with.
+        name: the experiment's name.
+        output: an absolute path on the cluster: where the run folder is made, or the run folder that is resumed.
     """
 
     folder: Path

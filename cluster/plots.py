@@ -42,11 +42,11 @@ class Curve:
     """One metric of one run.
 
     Attributes:
-        folder: of the run.
-        name: of its configuration.
-        settings: its configuration without what SAME_CURVE lists; runs that share it are drawn as one line.
-        axes: by name in AXES, in its unit, shape (evaluations,); without sim_s where the run had no devices.
-        value: shape (evaluations,); NaN where the metric was undefined.
+        folder: the run's folder.
+        name: the configuration's name.
+        settings: the configuration without the keys of SAME_CURVE; runs that share it are drawn as one line.
+        axes: for each name in AXES, its values in its unit, of shape (evaluations,). Without devices there is no sim_s.
+        value: the metric, of shape (evaluations,); NaN where it was undefined.
     """
 
     folder: Path

@@ -38,10 +38,10 @@ class Row:
     """A row of a table: a key, or several that are explained together.
 
     Attributes:
-        keys: dotted.
+        keys: the dotted keys.
         values: which values are allowed, for each key.
         defaults: the default values as YAML, for each key; "required" where there is none.
-        meaning: from the docstring.
+        meaning: the explanation in the docstring.
     """
 
     keys: tuple[str, ...]

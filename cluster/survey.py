@@ -24,11 +24,11 @@ class Survey:
     """The findings of a survey of devices.
 
     Attributes:
-        on: share of devices that are on, every quarter of an hour through the first day.
-        round_s: simulated seconds of each played round, waiting included.
-        fates: fates of the invited devices, as shares by name.
-        tiers: shares of the accepted devices from the fastest to the slowest quarter.
-        failed: rounds that failed.
+        on: the share of devices that are on, every quarter of an hour through the first day.
+        round_s: the simulated seconds of each played round, waiting included.
+        fates: the share of each fate among the invited devices, by name.
+        tiers: each speed quarter's share of the accepted devices, the fastest quarter first.
+        failed: the number of rounds that failed.
     """
 
     on: NDArray[np.float64]

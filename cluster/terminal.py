@@ -38,7 +38,7 @@ class Heard:
     """Remembers the signal that was heard.
 
     Attributes:
-        signal: its number; 0 before any.
+        signal: the signal's number; 0 before one is heard.
     """
 
     signal = 0

@@ -12,7 +12,7 @@ from raysim.registry import plain
 def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of a configuration with other values at dotted keys; a mapping replaces a whole section.
 
-    Raises ConfigError where a key leads through something that is no section.
+    Raises ConfigError where a key leads through a value that is not a section.
     """
     changed: dict[str, Any] = plain(tree)
     for path, value in values.items():

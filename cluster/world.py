@@ -23,10 +23,10 @@ class World:
     """Builds the devices of an experiment, or the ideal world without any.
 
     Attributes:
-        config: whose sections `devices` and `server` count.
+        config: the configuration, whose sections `devices` and `server` are read.
         shards: the clients' data.
-        problem: gives label scores, where it has some.
-        planner: draws cohorts.
+        problem: the problem, which may give label scores.
+        planner: the planner, which draws cohorts.
     """
 
     config: Config

@@ -16,9 +16,9 @@ class LoggedRun:
     """The run that a logger is told of.
 
     Attributes:
-        folder: its folder.
-        resolved: its configuration with every default filled in.
-        done: rounds that are played already, where it goes on.
+        folder: the run's folder.
+        resolved: the configuration with every default filled in.
+        done: the number of rounds that were played before, where a run is resumed.
     """
 
     folder: Path

@@ -32,16 +32,16 @@ def make(
     """Writes a report and returns its HTML file.
 
     Args:
-        given: folders of finished runs, and of studies, of which those trials count that finished.
+        given: folders of finished runs and of studies, whose finished trials count.
         out: the folder to write into.
         command: the command that makes the report, which the page shows.
-        target: of the metric; None is that of the runs' configurations, if all have the same.
-        metric, split: None are the headline metric and the last of the splits that the runs evaluated.
+        target: a value of the metric; None takes that of the runs' configurations, if all have the same.
+        metric, split: None takes the headline metric, and the last of the splits that the runs evaluated.
         higher: whether more of the metric is better, if it is another than the headline metric.
 
     Raises:
-        DataError: of a folder that holds no finished run, or where runs have no metric in common, or are the same.
-        ConfigError: there are several targets, or one that runs could not come to which ended at theirs.
+        DataError: a folder holds no finished run, the runs share no metric, or two of them are the same.
+        ConfigError: the runs have several targets, or some ended at a target of their own before the given one.
     """
     runs = Runs.read(_finished(given), metric, split, higher, _broken(given))
     goal = target if target is not None else runs.target

@@ -35,8 +35,8 @@ class ReportFigure:
     """A figure of a report.
 
     Attributes:
-        name: name of its file.
-        title, caption: what stands above and below it.
+        name: the name of its file.
+        title, caption: the texts above and below it.
         figure: the drawing.
         runs: the runs that it shows.
     """

@@ -26,12 +26,12 @@ class Fit:
     """A fitted power law.
 
     Attributes:
-        of: what falls or grows, and with what: "rounds until the target, in S".
-        where: for which settings.
-        exponent, low, high: with its confidence interval at CONFIDENCE, NaN where there is none.
-        points: numbers that were fitted: settings, or seeds; none where there were too few, and the source says so.
+        of: the cost and the variable of the law, such as "rounds until the target, in S".
+        where: the settings that it holds for.
+        exponent, low, high: the exponent and its confidence interval at CONFIDENCE; NaN where there is none.
+        points: the number of fitted settings or seeds; none where there were too few, which the source says.
         theory: the exponent of a theorem; None where there is none.
-        source: of the theorem, and what was left out.
+        source: where the theorem stands, and what was left out of the fit.
     """
 
     of: str
@@ -75,7 +75,7 @@ def power(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float,
     """Returns the exponent of x in y with its confidence interval, by least squares on the logarithms.
 
     Args:
-        x, y: (n,) positive, n > 2.
+        x, y: positive numbers, of shape (n,) with n > 2.
     """
     line = scipy.stats.linregress(np.log(x), np.log(y))
     error = 0.0 if np.ptp(y) == 0 else float(line.stderr)  # SciPy gives NaN for a flat line

@@ -68,9 +68,9 @@ class ReportSection:
     """A section of the page: a figure, a table, or both.
 
     Attributes:
-        name: of its place in the page, and of its files.
-        picture: PNG.
-        runs: names of those that it is made of.
+        name: the name of its anchor in the page, and of its files.
+        picture: the figure as PNG.
+        runs: the names of the runs that it shows.
     """
 
     name: str
@@ -96,8 +96,8 @@ def page(title: str, about: Sequence[str], command: str, parts: Sequence[ReportS
     """Returns the report as HTML that needs no other file.
 
     Args:
-        about: lines below the title.
-        command: that makes it.
+        about: the lines below the title.
+        command: the command that makes the report.
     """
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["shown"] = shown

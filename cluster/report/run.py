@@ -24,12 +24,12 @@ class Run:
     """A finished run.
 
     Attributes:
-        curve: of one metric.
-        metric, split: what the curve is of.
-        higher: whether more of the metric is better.
-        keys: its configuration's values by dotted key.
-        target: of its configuration, if the curve is of what that is for.
-        summary: summary.json; empty of a run that was broken off.
+        curve: the curve of one metric.
+        metric, split: the metric of the curve, and the split that it was taken on.
+        higher: whether high values of the metric are good.
+        keys: the configuration's values by dotted key.
+        target: the configuration's target, if it is for the curve's metric and split.
+        summary: the content of summary.json; empty for a run that was broken off.
     """
 
     curve: Curve
@@ -47,12 +47,12 @@ class Run:
         """Reads the run of a folder.
 
         Args:
-            metric, split: None are the headline metric and the last of the splits that it evaluated.
-            higher: whether more of the metric is better, which is known of the headline metric alone.
+            metric, split: None takes the headline metric, and the last of the splits that the run evaluated.
+            higher: whether high values of the metric are good; known by itself only for the headline metric.
 
         Raises:
             DataError: the run did not finish, or has no such metric.
-            ConfigError: `higher` is not given, and is not known.
+            ConfigError: `higher` is needed and is not given.
         """
         try:
             config = yaml12.parse((folder / "config.yaml").read_text(encoding="utf-8"))

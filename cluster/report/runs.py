@@ -81,11 +81,11 @@ class Runs:
         """Reads the runs of some folders.
 
         Args:
-            metric, split, higher: as of Run.read.
-            broken: folders of runs that were broken off, which count as far as they came, and of each the folder of
-                one that differs from it in its seed only.
+            metric, split, higher: as in Run.read.
+            broken: folders of runs that were broken off, which count up to their last evaluation; each maps to the
+                folder of a run that differs from it only in its seed.
 
-        Raises DataError where they have no metric in common, or are the same, and what Run.read raises.
+        Raises DataError where the runs share no metric, or two are the same, and all errors of Run.read.
         """
         if not folders:
             raise DataError("there is no finished run to report on")
