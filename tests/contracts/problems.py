@@ -10,7 +10,7 @@ from tests.play import CODES, DIGITS, OWN, QUADRATIC, experiment
 
 @dataclass(frozen=True)
 class Row:
-    """What the contracts must be told of a problem.
+    """A row of the table of problems: one problem, and the facts that the contracts need about it.
 
     Attributes:
         problem: its section of a configuration, without the name.

@@ -1,4 +1,4 @@
-"""What is true of every problem."""
+"""Tests the contracts that every problem keeps."""
 
 import pickle
 from pathlib import Path

@@ -13,6 +13,7 @@ from raysim.devices import SECOND_US
 from raysim.errors import ConfigError
 from tests.contracts import test_availability as contracts
 from tests.contracts.availability import Row
+from tests.guests.experiment import on_devices
 
 NIGHTS = '''\
 """Models devices that are on at night."""
@@ -77,19 +78,8 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_experiment_runs_with_a_model_of_ones_own(tmp_path: Path) -> None:
     hours = 12.0
-    config = load_config(
-        {
-            "name": "nights",
-            "rounds": 3,
-            "data": {"name": "quadratic", "clients": 40},
-            "partition": {"name": "natural"},
-            "problem": {"name": "quadratic"},
-            "algorithm": {"name": "parallel_sgda", "S": 4, "eta": 0.05, "gamma": 0.05},
-            "clients": {"fleet": "in_process"},
-            "devices": {"availability": {"name": "night_model:Nights", "hours": hours}},
-            "output": {"folder": str(tmp_path / "runs")},
-        }
-    )
+    availability = {"name": "night_model:Nights", "hours": hours}
+    config = load_config(on_devices("nights", availability, tmp_path))
     rounds = pq.read_table(run(config).folder / "rounds.parquet").to_pylist()
     assert [row["round"] for row in rounds] == [0, 1, 2]
     model = Row("night_model:Nights", {"hours": hours}).build(tmp_path, 40, seed=0)

@@ -10,6 +10,7 @@ import pytest
 from cluster import load_config, run
 from raysim.devices.traces import read_intervals
 from raysim.errors import ConfigError, DataError
+from tests.guests.experiment import on_devices
 
 LINES = '''\
 """Reads on-times from lines of text."""
@@ -52,17 +53,8 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(recording: Path, format: str) -> dict[str, Any]:
-    return {
-        "name": "lines",
-        "rounds": 3,
-        "data": {"name": "quadratic", "clients": 40},
-        "partition": {"name": "natural"},
-        "problem": {"name": "quadratic"},
-        "algorithm": {"name": "parallel_sgda", "S": 4, "eta": 0.05, "gamma": 0.05},
-        "clients": {"fleet": "in_process"},
-        "devices": {"availability": {"name": "trace", "path": str(recording), "format": format, "assign": "in_order"}},
-        "output": {"folder": str(recording.parent / "runs")},
-    }
+    availability = {"name": "trace", "path": str(recording), "format": format, "assign": "in_order"}
+    return on_devices("lines", availability, recording.parent)
 
 
 def test_an_experiment_runs_with_a_format_of_ones_own(recording: Path) -> None:
